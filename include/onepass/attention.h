@@ -1,0 +1,120 @@
+// onepass/attention.h - exact attention: O = softmax(scale * Q K^T + mask) V, in one pass over K and V.
+//
+//   #include <onepass/attention.h>
+//   onepass::ForwardArguments args;
+//   args.q = onepass::make_view(q, onepass::DType::BF16, {batch, seqlen_q, num_heads_q, head_dim});
+//   args.k = ...; args.v = ...; args.out = ...;
+//   onepass::forward(args, {.causal = onepass::Causal::BottomRight});
+//
+// Algorithm: online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867) over key tiles, the score
+// matrix never stored (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135;
+// Dao 2023, arXiv:2307.08691).
+//
+// Symbols: B sequences, Sq/Sk query/key length of one sequence, Hq/Hk query/key heads (Hq a multiple
+// of Hk; query head h reads key head h / (Hq / Hk)), D head_dim of Q and K, Dv head_dim of V and O,
+// Tq/Tk rows of packed buffers. off = Sk - Sq: query row i stands at absolute position i + off.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "onepass/error.h"
+#include "onepass/plan.h"
+#include "onepass/tensor_view.h"
+
+namespace onepass {
+
+/// Which keys a query may see because of its position.
+enum class Causal : std::uint8_t {
+  None,
+  BottomRight,  ///< j <= i + Sk - Sq: the last query sees the last key (decoding with a prefix)
+  TopLeft,      ///< j <= i
+};
+
+/// Who computes. Auto takes the first implementation that accepts.
+enum class Backend : std::uint8_t { Auto, Cpu, Reference, Cuda };
+
+/// The tensors of one forward call. Views marked optional may be absent (rank 0).
+///
+/// Layouts of Q and O:
+///   dense   q [B, Sq, Hq, D],  out [B, Sq, Hq, Dv], softmax_lse [B, Hq, Sq]
+///   packed  q [Tq, Hq, D],     out [Tq, Hq, Dv],    softmax_lse [Hq, Tq]; cu_seqlens_q present
+/// Layouts of K and V (chosen independently):
+///   dense   k [B, Sk, Hk, D],  v [B, Sk, Hk, Dv]
+///   packed  k [Tk, Hk, D],     v [Tk, Hk, Dv]; cu_seqlens_k present
+///   paged   k [pages, page_size, Hk, D], v [pages, page_size, Hk, Dv]; block_table and seqused_k present
+/// Other orders of dimensions are the same with exchanged strides: see onepass::transpose.
+///
+/// Dtypes: q, k, v, out one of f32, f16, bf16, all equal; k and v may both be f8 instead.
+struct ForwardArguments {
+  TensorView q, k, v;
+  TensorView out;          ///< written: every element
+  TensorView softmax_lse;  ///< optional, f32, written: natural-log sum of exp(score); -inf without keys
+
+  TensorView cu_seqlens_q;  ///< optional, i32 [B+1]: sequence b starts at row cu_seqlens_q[b]
+  TensorView cu_seqlens_k;  ///< optional, i32 [B+1]
+  TensorView seqused_q;     ///< optional, i32 [B]: query rows of b in use, from its start
+  TensorView seqused_k;     ///< optional, i32 [B]: key rows of b in use, from its start
+  TensorView block_table;   ///< optional, i32 [B, max_pages]: token t is in page block_table[b][t / page_size]
+
+  TensorView alibi_slopes;  ///< optional, f32 [Hq] or [B, Hq]: score -= slope * |i + off - j|
+  TensorView bias;          ///< optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk]: added to the score
+  TensorView sinks;         ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
+  TensorView k_descale;     ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8)
+  TensorView v_descale;     ///< optional, likewise for V
+};
+
+/// The values of one forward call.
+struct ForwardOptions {
+  Causal causal = Causal::None;
+  /// Row i sees i + off - window_left <= j <= i + off + window_right, whatever `causal` says;
+  /// -1 means unlimited on that side. "The last W tokens" is window_left = W - 1, window_right = 0.
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  std::optional<double> softmax_scale;  ///< default 1 / sqrt(D); any finite value, also 0 and negative
+  double softcap = 0.0;                 ///< score = softcap * tanh(score / softcap) when > 0
+  /// Upper bounds of the lengths of packed and paged sequences. Read from the index tensors when absent
+  /// (needs index tensors in host memory).
+  std::optional<std::int64_t> max_seqlen_q;
+  std::optional<std::int64_t> max_seqlen_k;
+
+  Backend backend = Backend::Auto;
+  int num_threads = 0;  ///< CPU: 0 takes every core this process may use
+  int num_splits = 0;   ///< parts that the keys are split into; 0 lets the planner choose
+};
+
+/// Checks every rule, chooses an implementation for `device` and returns what would run. Pure: depends on
+/// shapes, strides, dtypes, options, length bounds and `device` only. Tensor data may be null, except that
+/// bounds not given in `options` are read from cu_seqlens/seqused in host memory.
+/// @throws InvalidArgument, NotSupported.
+ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options,
+                      const DeviceInfo& device);
+/// The same for the machine this process runs on.
+ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options = {});
+
+/// Carries out a plan. `args` must have the shapes, strides and dtypes that the plan was made for, and
+/// lengths within its bounds. `workspace` holds at least plan.workspace_bytes() bytes (nothing more is
+/// allocated), aligned to 64; its contents need no preparation.
+/// @throws InvalidArgument before anything is written.
+ONEPASS_API void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
+
+/// plan + a workspace + run.
+/// @throws InvalidArgument, NotSupported.
+ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& options = {});
+
+/// Two partial results over disjoint key sets, and where their union goes.
+///   out_a, out_b, out  [B, Sq, Hq, Dv] (f32, f16 or bf16, each its own), any strides
+///   lse_a, lse_b       [B, Hq, Sq] f32 natural log; lse likewise, optional
+/// or packed: [Tq, Hq, Dv] and [Hq, Tq]. out may be out_a or out_b, lse may be lse_a or lse_b.
+struct MergeArguments {
+  TensorView out_a, lse_a, out_b, lse_b, out, lse;
+};
+
+/// lse = logaddexp(lse_a, lse_b); out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b.
+/// -inf on one side returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf.
+/// @throws InvalidArgument.
+ONEPASS_API void merge(const MergeArguments& args, int num_threads = 0);
+
+}  // namespace onepass

@@ -1,0 +1,24 @@
+// Choices for one forward call as pure functions of plain values: no tensor, no global, no environment.
+#pragma once
+
+#include "onepass/plan.h"
+#include "problem/attention_problem.h"
+
+namespace onepass {
+
+/// How the CPU SIMD backend cuts a problem. The g = Hq / Hk query heads that share a key head are packed into
+/// rows: row r of (sequence, key head) is query r / g, head r % g of the group, so K and V are read once.
+struct CpuForwardConfig {
+  std::int64_t tile_m = 64;   // packed query rows of one work item
+  std::int64_t tile_n = 128;  // keys of one step
+  int num_splits = 1;         // parts of the keys, merged afterwards
+  int num_threads = 1;
+
+  bool operator==(const CpuForwardConfig&) const = default;
+};
+
+/// requested_threads and requested_splits: 0 leaves the choice to the heuristic.
+CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const DeviceInfo& device,
+                                    int requested_threads, int requested_splits);
+
+}  // namespace onepass

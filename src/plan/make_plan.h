@@ -1,0 +1,28 @@
+// problem + device -> plan. Pure: tests call it with invented problems and devices.
+#pragma once
+
+#include "onepass/attention.h"
+#include "problem/attention_problem.h"
+
+namespace onepass {
+
+/// The part of ForwardOptions that is a wish about how, not what.
+struct PlanRequest {
+  Backend backend = Backend::Auto;
+  int num_threads = 0;
+  int num_splits = 0;
+};
+
+/// @throws NotSupported, listing every implementation's reason.
+Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequest& request,
+               const DeviceInfo& device);
+
+/// Names of workspace pieces. Split results: f32 [num_splits, B * Hq * Sq (or Hq * Tq), Dv] and its LSE without Dv.
+inline constexpr const char* kPieceThreadScratch = "thread_scratch";
+inline constexpr const char* kPieceSplitOut = "split_out";
+inline constexpr const char* kPieceSplitLse = "split_lse";
+
+/// The piece called `name` inside `workspace`; empty when the plan has none.
+std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name);
+
+}  // namespace onepass
