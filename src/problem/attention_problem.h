@@ -56,6 +56,7 @@ struct AttentionProblem {
   bool has_k_descale = false, has_v_descale = false;
   bool has_lse = false;
 
+  DeviceKind memory = DeviceKind::Cpu;  // where every tensor of the call lives
   TensorStrides q, k, v, out;
 
   std::int64_t group() const { return num_heads_k == 0 ? 1 : num_heads_q / num_heads_k; }

@@ -1,0 +1,77 @@
+// The public calls: views and options -> problem -> plan -> launch. No arithmetic and no rule lives here.
+#include "onepass/attention.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "backends/cpu/merge.h"
+#include "backends/launch.h"
+#include "plan/make_plan.h"
+#include "problem/validate.h"
+#include "support/message.h"
+
+namespace onepass {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+
+void check_workspace(const Plan& plan, std::span<std::byte> workspace) {
+  const std::size_t needed = plan.workspace_bytes();
+  if (workspace.size() < needed) {
+    throw_invalid("run", fmt::format("workspace has {} bytes", workspace.size()),
+                  fmt::format("at least plan.workspace_bytes() = {} bytes", needed),
+                  "allocate plan.workspace_bytes() bytes");
+  }
+  if (needed > 0 && reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0) {
+    throw_invalid("run", "workspace starts at an address that is no multiple of 64",
+                  "an address aligned to 64 bytes",
+                  "allocate it with std::aligned_alloc or operator new with std::align_val_t{64}");
+  }
+}
+
+PlanRequest request_of(const ForwardOptions& options) {
+  return {options.backend, options.num_threads, options.num_splits};
+}
+
+struct AlignedDelete {
+  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kWorkspaceAlignment}); }
+};
+
+}  // namespace
+
+Plan plan(const ForwardArguments& args, const ForwardOptions& options, const DeviceInfo& device) {
+  return make_plan("plan", validate_problem("plan", args, options), request_of(options), device);
+}
+
+Plan plan(const ForwardArguments& args, const ForwardOptions& options) {
+  return plan(args, options, this_cpu());
+}
+
+void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
+  if (plan.problem == nullptr) {
+    throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
+  }
+  validate_run("run", *plan.problem, args);
+  check_workspace(plan, workspace);
+  launch(plan, args, workspace);
+}
+
+void forward(const ForwardArguments& args, const ForwardOptions& options) {
+  const AttentionProblem problem = validate_problem("forward", args, options);
+  validate_run("forward", problem, args);
+  const Plan made = make_plan("forward", problem, request_of(options), this_cpu());
+  const std::size_t bytes = made.workspace_bytes();
+  const std::unique_ptr<std::byte[], AlignedDelete> memory(
+      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
+  launch(made, args, {memory.get(), bytes});
+}
+
+void merge(const MergeArguments& args, int num_threads) {
+  validate_merge("merge", args);
+  cpu::merge(args, num_threads > 0 ? num_threads : this_cpu().num_processors);
+}
+
+}  // namespace onepass

@@ -1,0 +1,128 @@
+// cpu/reference/forward.cpp - attention forward as the formula says, in float64
+//
+// Problem    spec section 2, every feature, one query row at a time: all scores of the row, their maximum, the
+//            sum of exponentials, the weighted sum of V. O(seqlen_k) scratch per thread.
+// Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded once when stored
+// Use        the truth for tests and `--check`; never chosen unless asked for
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "backends/cpu/backend.h"
+#include "backends/cpu/sequence.h"
+#include "support/float_types.h"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct RowScratch {
+  std::vector<double> query;   // (head_dim)
+  std::vector<double> scores;  // (seqlen_k)
+  std::vector<double> out;     // (head_dim_v)
+};
+
+class ReferenceForward {
+ public:
+  ReferenceForward(const AttentionProblem& problem, const ForwardArguments& args)
+      : problem_(problem), args_(args) {}
+
+  void row(const Sequence& s, std::int64_t h, std::int64_t i, RowScratch& scratch) const {
+    const std::int64_t hk = h / problem_.group();
+    const KeyRange keys = visible_keys(band_of(problem_, s), s.seqlen_k, i, i + 1);
+    double max_score = score_row(s, h, hk, i, keys, scratch);
+
+    const double sink = problem_.has_sinks ? static_cast<double>(per_head_value(args_.sinks, 0, h)) : -kInf;
+    max_score = std::max(max_score, sink);
+    const double subtrahend = max_score == -kInf ? 0.0 : max_score;  // no visible key: every term is 0
+
+    double sum = std::exp(sink - subtrahend);
+    const double v_descale = problem_.has_v_descale ? per_head_value(args_.v_descale, s.batch_idx, hk) : 1.0;
+    scratch.out.assign(static_cast<std::size_t>(problem_.head_dim_v), 0.0);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const double p = std::exp(scratch.scores[static_cast<std::size_t>(j - keys.begin)] - subtrahend);
+      sum += p;
+      const std::int64_t v_row = row_offset_k(problem_, args_, s, problem_.v, j, hk);
+      for (std::int64_t d = 0; d < problem_.head_dim_v; ++d) {
+        scratch.out[static_cast<std::size_t>(d)] += p * v_descale * value_at(args_.v, v_row + d * problem_.v.dim);
+      }
+    }
+    store_row(s, h, i, scratch, sum, subtrahend);
+  }
+
+ private:
+  static double value_at(const TensorView& view, std::int64_t offset) {
+    return static_cast<double>(load_float(view.data, view.dtype, offset));
+  }
+
+  /// Fills scratch.scores with the scores of the visible keys and returns their maximum (-inf for none).
+  double score_row(const Sequence& s, std::int64_t h, std::int64_t hk, std::int64_t i, KeyRange keys,
+                   RowScratch& scratch) const {
+    const std::int64_t q_row = row_offset_q(s, problem_.q, i, h);
+    scratch.query.resize(static_cast<std::size_t>(problem_.head_dim));
+    for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
+      scratch.query[static_cast<std::size_t>(d)] = value_at(args_.q, q_row + d * problem_.q.dim);
+    }
+    const double k_descale = problem_.has_k_descale ? per_head_value(args_.k_descale, s.batch_idx, hk) : 1.0;
+    const double slope = problem_.has_alibi ? per_head_value(args_.alibi_slopes, s.batch_idx, h) : 0.0;
+    const std::int64_t bias_row =
+        problem_.has_bias ? bias_row_offset(args_.bias, s.batch_idx, h, i) : 0;
+
+    scratch.scores.resize(static_cast<std::size_t>(keys.end - keys.begin));
+    double max_score = -kInf;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const std::int64_t k_row = row_offset_k(problem_, args_, s, problem_.k, j, hk);
+      double dot = 0.0;
+      for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
+        dot += scratch.query[static_cast<std::size_t>(d)] * value_at(args_.k, k_row + d * problem_.k.dim);
+      }
+      double score = problem_.softmax_scale * (dot * k_descale);
+      if (problem_.softcap > 0) score = problem_.softcap * std::tanh(score / problem_.softcap);
+      if (problem_.has_alibi) {
+        score -= slope * std::abs(static_cast<double>(i + s.diagonal() - j));
+      }
+      if (problem_.has_bias) score += value_at(args_.bias, bias_row + j * args_.bias.strides[3]);
+      scratch.scores[static_cast<std::size_t>(j - keys.begin)] = score;
+      max_score = std::max(max_score, score);
+    }
+    return max_score;
+  }
+
+  void store_row(const Sequence& s, std::int64_t h, std::int64_t i, const RowScratch& scratch, double sum,
+                 double subtrahend) const {
+    const std::int64_t out_row = row_offset_q(s, problem_.out, i, h);
+    for (std::int64_t d = 0; d < problem_.head_dim_v; ++d) {
+      const double value = sum == 0.0 ? 0.0 : scratch.out[static_cast<std::size_t>(d)] / sum;
+      store_float(args_.out.data, args_.out.dtype, out_row + d * problem_.out.dim, static_cast<float>(value));
+    }
+    if (problem_.has_lse) {
+      const std::int64_t offset = lse_offset(problem_, args_.softmax_lse, s, i, h);
+      static_cast<float*>(args_.softmax_lse.data)[offset] = static_cast<float>(subtrahend + std::log(sum));
+    }
+  }
+
+  const AttentionProblem& problem_;
+  const ForwardArguments& args_;
+};
+
+}  // namespace
+
+void run_reference(const Plan& plan, const ForwardArguments& args, std::span<std::byte> /*workspace*/) {
+  const AttentionProblem& problem = *plan.problem;
+  const ReferenceForward forward(problem, args);
+  fill_unowned_rows(problem, args);
+  const std::int64_t num_items = problem.batch * problem.num_heads_q;
+#pragma omp parallel num_threads(plan.num_threads)
+  {
+    RowScratch scratch;
+#pragma omp for schedule(dynamic)
+    for (std::int64_t item = 0; item < num_items; ++item) {
+      const Sequence s = sequence_at(problem, args, item / problem.num_heads_q);
+      for (std::int64_t i = 0; i < s.seqlen_q; ++i) forward.row(s, item % problem.num_heads_q, i, scratch);
+    }
+  }
+}
+
+}  // namespace onepass::cpu
