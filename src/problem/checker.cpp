@@ -1,0 +1,123 @@
+#include "problem/checker.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "support/message.h"
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 56;
+
+__extension__ using Wide = __int128;
+
+std::string describe(NamedView t) { return fmt::format("{} {}", t.name, shape_string(t.view)); }
+
+}  // namespace
+
+void Checker::fail(const std::string& given, const std::string& allowed, const std::string& fix) const {
+  throw_invalid(call_, given, allowed, fix);
+}
+
+void Checker::present(NamedView t, const char* meaning) const {
+  if (t.view.present()) return;
+  fail(fmt::format("{} is missing", t.name), fmt::format("{} must be given: {}", t.name, meaning),
+       fmt::format("set {}, for example with make_view", t.name));
+}
+
+void Checker::sane(NamedView t) const {
+  const TensorView& view = t.view;
+  if (view.rank < 0 || view.rank > TensorView::kMaxRank) {
+    fail(fmt::format("{} has rank {}", t.name, view.rank), fmt::format("rank 1 to {}", TensorView::kMaxRank),
+         "build the view with make_view");
+  }
+  Wide elements = 1, lowest = 0, highest = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+    if (view.shape[i] < 0) {
+      fail(fmt::format("{} has a negative extent", describe(t)), "extents of 0 or more",
+           fmt::format("correct the shape of {}", t.name));
+    }
+    elements = std::min<Wide>(elements * view.shape[i], Wide{1} << 100);
+    const Wide reach = Wide{std::max<std::int64_t>(view.shape[i] - 1, 0)} * view.strides[i];
+    (reach < 0 ? lowest : highest) += reach;
+  }
+  const Wide element_bytes = dtype_bytes(view.dtype);
+  if (elements == 0) return;
+  if (elements * element_bytes > kMaxBytes || (highest - lowest + 1) * element_bytes > kMaxBytes) {
+    fail(fmt::format("{} with strides {} spans more than 2^56 bytes", describe(t), strides_string(view)),
+         "tensors whose elements lie within 2^56 bytes", fmt::format("correct shape or strides of {}", t.name));
+  }
+}
+
+void Checker::rank(NamedView t, int rank, const char* layout) const {
+  if (t.view.rank == rank) return;
+  fail(fmt::format("{} has {} dimensions", describe(t), t.view.rank),
+       fmt::format("{} dimensions: {}", rank, layout), fmt::format("pass {} as {}", t.name, layout));
+}
+
+void Checker::dtype(NamedView t, std::initializer_list<DType> allowed, const char* why) const {
+  if (std::find(allowed.begin(), allowed.end(), t.view.dtype) != allowed.end()) return;
+  std::vector<std::string> names;
+  for (const DType d : allowed) names.emplace_back(dtype_name(d));
+  fail(fmt::format("{} has dtype {}", t.name, dtype_name(t.view.dtype)),
+       fmt::format("{} ({})", fmt::join(names, ", "), why),
+       fmt::format("convert {} to {}", t.name, names.front()));
+}
+
+void Checker::extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const {
+  const std::int64_t given = t.view.shape[static_cast<std::size_t>(dim)];
+  if (given == extent) return;
+  fail(fmt::format("{} has extent {} in dimension {}, but {}", describe(t), given, dim, because),
+       fmt::format("{} there", extent), fmt::format("make {} and the other tensor agree", t.name));
+}
+
+void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape, const std::string& because) const {
+  if (std::equal(shape.begin(), shape.end(), t.view.shape.begin(), t.view.shape.begin() + t.view.rank)) return;
+  fail(fmt::format("{} has another shape than needed: {}", describe(t), because),
+       fmt::format("[{}]", fmt::join(shape, ", ")), fmt::format("pass {} in that shape", t.name));
+}
+
+void Checker::writable_strides(NamedView t) const {
+  const TensorView& view = t.view;
+  if (view.num_elements() == 0) return;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+    if (view.shape[i] > 1) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return std::abs(view.strides[a]) < std::abs(view.strides[b]); });
+  std::int64_t reach = 0;  // largest distance that the smaller strides cover
+  for (const std::size_t i : order) {
+    const std::int64_t stride = std::abs(view.strides[i]);
+    if (stride <= reach) {
+      fail(fmt::format("{} with strides {} has elements that share memory", describe(t), strides_string(view)),
+           fmt::format("{} is written, so each element needs an address of its own", t.name),
+           "pass a tensor without broadcast or overlapping dimensions");
+    }
+    reach += (view.shape[i] - 1) * stride;
+  }
+}
+
+void Checker::address(NamedView t) const {
+  if (!t.view.present() || t.view.num_elements() == 0) return;
+  if (t.view.data == nullptr) {
+    fail(fmt::format("{} has {} elements, but a null data pointer", describe(t), t.view.num_elements()),
+         "the address of element [0, 0, ...]", fmt::format("set the data pointer of {}", t.name));
+  }
+  const auto bytes = static_cast<std::uintptr_t>(dtype_bytes(t.view.dtype));
+  const auto address = reinterpret_cast<std::uintptr_t>(t.view.data);
+  if (address % bytes != 0) {
+    fail(fmt::format("{} starts at address {:#x}, but {} elements have {} bytes", t.name, address,
+                     dtype_name(t.view.dtype), bytes),
+         fmt::format("addresses that are a multiple of {}", bytes),
+         fmt::format("copy {} to aligned memory", t.name));
+  }
+}
+
+}  // namespace onepass

@@ -1,0 +1,41 @@
+// Small checks shared by the rule files of this folder: shapes, dtypes, addresses, strides.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "onepass/tensor_view.h"
+
+namespace onepass {
+
+/// A tensor of the call with the name that messages use.
+struct NamedView {
+  const char* name;
+  const TensorView& view;
+};
+
+class Checker {
+ public:
+  explicit Checker(const char* call) : call_(call) {}
+
+  [[noreturn]] void fail(const std::string& given, const std::string& allowed, const std::string& fix) const;
+
+  void present(NamedView t, const char* meaning) const;
+  /// Rank, extents and byte size are sane; strides stay inside 64-bit addresses.
+  void sane(NamedView t) const;
+  void rank(NamedView t, int rank, const char* layout) const;
+  void dtype(NamedView t, std::initializer_list<DType> allowed, const char* why) const;
+  /// Extent `dim` equals `extent`, which `because` explains ("k has 4 heads").
+  void extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const;
+  void shape(NamedView t, std::initializer_list<std::int64_t> shape, const std::string& because) const;
+  /// No two elements share an address: demanded of everything that is written.
+  void writable_strides(NamedView t) const;
+  /// data is not null (unless there are no elements) and aligned to its element.
+  void address(NamedView t) const;
+
+ private:
+  const char* call_;
+};
+
+}  // namespace onepass
