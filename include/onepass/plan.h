@@ -20,7 +20,7 @@ struct AttentionProblem;  // internal: the checked, plain-value form of a call
 struct DeviceInfo {
   enum class Kind : std::uint8_t { Cpu, Cuda };
 
-  std::string name;              ///< "h200", "this-cpu", ...
+  std::string name;              ///< "h200", ..., or the model name of a CPU
   Kind kind = Kind::Cpu;
   int compute_capability = 0;    ///< 80, 86, 89, 90, 100; 0 for a CPU
   int num_processors = 1;        ///< streaming multiprocessors, or CPU cores usable by this process

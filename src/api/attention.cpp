@@ -10,13 +10,12 @@
 #include "backends/cpu/merge.h"
 #include "backends/launch.h"
 #include "plan/make_plan.h"
+#include "plan/workspace.h"
 #include "problem/validate.h"
 #include "support/message.h"
 
 namespace onepass {
 namespace {
-
-constexpr std::size_t kWorkspaceAlignment = 64;
 
 void check_workspace(const Plan& plan, std::span<std::byte> workspace) {
   const std::size_t needed = plan.workspace_bytes();

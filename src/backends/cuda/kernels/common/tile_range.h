@@ -46,9 +46,11 @@ ONEPASS_HOST_DEVICE constexpr KeyBand key_band(MaskKind kind, Index window_left,
   return band;
 }
 
-/// Keys that rows [row_begin, row_end) see between them; for one row, exactly the keys it sees.
+/// Keys that rows [row_begin, row_end) see between them. A band is empty for every row when lower > upper (a
+/// top-left diagonal with a left window and more keys than queries).
 ONEPASS_HOST_DEVICE constexpr KeyRange visible_keys(KeyBand band, Index seqlen_k, Index row_begin,
                                                     Index row_end) {
+  if (band.lower > band.upper) return {0, 0};
   const Index begin = max_index(0, row_begin + band.lower);
   const Index end = min_index(seqlen_k, row_end + band.upper);
   return begin < end ? KeyRange{begin, end} : KeyRange{0, 0};

@@ -1,0 +1,89 @@
+#include "dispatch/heuristics_forward.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace onepass {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+// Large query tiles read K and V fewer times; small ones leave work for every thread. Four tiles per thread
+// keep the last ones from waiting on each other (causal tiles differ in length by their position).
+std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
+  constexpr std::int64_t kRowsOfMicroKernel = 8;
+  constexpr std::int64_t kTilesPerThread = 4;
+  const std::int64_t rows = problem.seqlen_q * problem.group();
+  if (rows <= 64) return std::max(kRowsOfMicroKernel, round_up(rows, kRowsOfMicroKernel));
+  for (const std::int64_t tile_m : {256, 192, 128}) {
+    if (tile_m <= round_up(rows, 64) && count_query_tiles(problem, tile_m) >= kTilesPerThread * num_threads) {
+      return tile_m;
+    }
+  }
+  return 64;
+}
+
+// One step's scores (tile_m x tile_n) and its K or V tile live in the first two cache levels; twice the L1
+// keeps the tile streaming from L2 while the loop over keys stays long enough to amortise the rescaling of O.
+std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
+  const std::int64_t row_bytes = 4 * std::max(problem.head_dim, problem.head_dim_v);
+  const std::int64_t fitting = 2 * device.l1_bytes_per_processor / std::max<std::int64_t>(row_bytes, 4);
+  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 256);
+}
+
+// The smallest number of splits that keeps the threads busy: among the candidates, the first whose share of
+// busy thread time is within 5% of the best (after num_splits_heuristic of Dao-AILab/flash-attention,
+// hopper/heuristics.h).
+int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads) {
+  constexpr std::int64_t kTilesPerThread = 4;   // with so many, imbalance is small without splitting
+  constexpr std::int64_t kKeysPerSplit = 512;   // below, writing and merging partial results costs more
+  if (num_threads == 1 || num_tiles == 0 || num_tiles >= kTilesPerThread * num_threads) return 1;
+  const std::int64_t most = std::min<std::int64_t>(seqlen_k / kKeysPerSplit, kTilesPerThread * num_threads);
+  const auto busy_share = [&](std::int64_t splits) {
+    const std::int64_t items = num_tiles * splits;
+    return static_cast<double>(items) /
+           static_cast<double>(ceil_div(items, num_threads) * std::int64_t{num_threads});
+  };
+  double best = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, busy_share(splits));
+  for (std::int64_t splits = 1; splits <= most; ++splits) {
+    if (busy_share(splits) >= 0.95 * best) return static_cast<int>(splits);
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::int64_t count_query_tiles(const AttentionProblem& problem, std::int64_t tile_m) {
+  const std::int64_t group = problem.group();
+  const std::int64_t longest = std::min(problem.seqlen_q, problem.total_q);
+  const std::int64_t per_sequence = ceil_div(longest * group, tile_m);
+  if (problem.q_layout != SequenceLayout::Packed) return problem.num_heads_k * problem.batch * per_sequence;
+  if (problem.batch == 0) return 0;
+  // Each sequence rounds up by less than one tile.
+  const std::int64_t by_total = ceil_div(problem.total_q * group, tile_m) + problem.batch;
+  const bool by_length_is_less = per_sequence <= by_total / problem.batch;
+  return problem.num_heads_k * (by_length_is_less ? problem.batch * per_sequence : by_total);
+}
+
+CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const DeviceInfo& device,
+                                    int requested_threads, int requested_splits) {
+  CpuForwardConfig config;
+  config.num_threads = std::max(1, requested_threads > 0 ? requested_threads : device.num_processors);
+  config.tile_m = choose_tile_m(problem, config.num_threads);
+  config.tile_n = choose_tile_n(problem, device);
+
+  const std::int64_t num_tiles = count_query_tiles(problem, config.tile_m);
+  const std::int64_t num_key_blocks = std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, config.tile_n));
+  config.num_splits =
+      requested_splits > 0
+          ? static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks))
+          : choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
+
+  const std::int64_t items = std::max<std::int64_t>(1, num_tiles * config.num_splits);
+  config.num_threads = static_cast<int>(std::min<std::int64_t>(config.num_threads, items));
+  return config;
+}
+
+}  // namespace onepass

@@ -1,0 +1,50 @@
+#include "plan/cpu_plan.h"
+
+#include <algorithm>
+
+#include "backends/cpu/backend.h"
+#include "dispatch/heuristics_forward.h"
+#include "dispatch/kernel_name.h"
+#include "plan/workspace.h"
+
+namespace onepass {
+
+void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& problem = *plan.problem;
+  const CpuForwardConfig config =
+      choose_cpu_forward(problem, plan.device, request.num_threads, request.num_splits);
+  plan.tile_m = config.tile_m;
+  plan.tile_n = config.tile_n;
+  plan.num_splits = config.num_splits;
+  plan.num_threads = config.num_threads;
+  plan.steps.push_back({forward_kernel_name("cpu_simd_forward", problem, config.tile_m, config.tile_n),
+                        count_query_tiles(problem, config.tile_m) * config.num_splits, config.num_threads});
+  add_workspace_piece(plan, kPieceThreadScratch,
+                      workspace_product(kPieceThreadScratch,
+                                        cpu::simd_scratch_bytes(problem, config.tile_m, config.tile_n),
+                                        static_cast<std::size_t>(config.num_threads)));
+  if (config.num_splits == 1) return;
+
+  const std::int64_t rows = problem.total_q * problem.num_heads_q;  // total_q is B * Sq when dense
+  plan.steps.push_back({"cpu_merge_splits", rows, config.num_threads});
+  const std::size_t lse_bytes =
+      workspace_product(kPieceSplitLse, static_cast<std::size_t>(rows),
+                        static_cast<std::size_t>(config.num_splits) * sizeof(float));
+  add_workspace_piece(
+      plan, kPieceSplitOut,
+      workspace_product(kPieceSplitOut, lse_bytes, static_cast<std::size_t>(problem.head_dim_v)));
+  add_workspace_piece(plan, kPieceSplitLse, lse_bytes);
+}
+
+void lay_out_cpu_reference(Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& problem = *plan.problem;
+  const std::int64_t rows = problem.total_q * problem.num_heads_q;
+  const int threads = request.num_threads > 0 ? request.num_threads : plan.device.num_processors;
+  plan.tile_m = 1;
+  plan.tile_n = std::max<std::int64_t>(1, problem.seqlen_k);
+  plan.num_threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, std::max(1, threads)));
+  plan.steps.push_back({forward_kernel_name("cpu_reference_forward", problem, plan.tile_m, plan.tile_n), rows,
+                        plan.num_threads});
+}
+
+}  // namespace onepass

@@ -1,0 +1,15 @@
+// How the CPU implementations fill a plan.
+#pragma once
+
+#include "onepass/plan.h"
+#include "plan/make_plan.h"
+
+namespace onepass {
+
+/// Step 1 computes (sequence, key head, query tile, split) items; step 2, only with splits, merges.
+void lay_out_cpu_simd(Plan& plan, const PlanRequest& request);
+
+/// One item per query row and head.
+void lay_out_cpu_reference(Plan& plan, const PlanRequest& request);
+
+}  // namespace onepass

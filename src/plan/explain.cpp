@@ -1,0 +1,115 @@
+#include "plan/explain.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <string_view>
+
+#include "dispatch/accounting.h"
+
+namespace onepass {
+namespace {
+
+void add_line(std::string& text, std::string_view label, const std::string& value) {
+  fmt::format_to(std::back_inserter(text), "{:<16}{}\n", label, value);
+}
+
+std::string device_text(const DeviceInfo& device) {
+  const bool cpu = device.kind == DeviceInfo::Kind::Cpu;
+  return fmt::format("{}: {} {}{}, {}", device.name, device.num_processors,
+                     cpu ? "cores" : "multiprocessors",
+                     device.instruction_set.empty() ? "" : " with " + device.instruction_set,
+                     cpu ? "peaks estimated from cores x clock x width" : "published peaks");
+}
+
+std::string peaks_text(const DeviceInfo& device) {
+  std::string text = fmt::format("f32 {}, f16/bf16 {}", decimal_text(device.f32_flops_per_second, "FLOP/s"),
+                                 decimal_text(device.f16_flops_per_second, "FLOP/s"));
+  if (device.f8_flops_per_second > 0) text += ", f8 " + decimal_text(device.f8_flops_per_second, "FLOP/s");
+  return text + ", memory " + decimal_text(device.memory_bytes_per_second, "B/s");
+}
+
+void add_problem_and_device(std::string& text, const AttentionProblem& problem, const DeviceInfo& device) {
+  add_line(text, "problem", to_string(problem));
+  add_line(text, "device", device_text(device));
+  add_line(text, "  peaks", peaks_text(device));
+}
+
+void add_accounting(std::string& text, const AttentionProblem& problem, const Accounting& a) {
+  const char* bound = is_ragged(problem) ? "at most " : "";  // lengths are known by their maxima only
+  add_line(text, "work", fmt::format("{}{} in unmasked pairs", bound, decimal_text(a.flops, "FLOP")));
+  add_line(text, "bytes", fmt::format("{}{} in one pass, {} if every tensor is read once", bound,
+                                      bytes_text(a.bytes_one_pass), bytes_text(a.bytes_lower_bound)));
+  add_line(text, "", fmt::format("{}{} with S and P materialised", bound, bytes_text(a.bytes_materialised)));
+  add_line(text, "intensity", fmt::format("{:.1f} FLOP/byte in one pass, {:.1f} materialised",
+                                          a.intensity_one_pass, a.intensity_materialised));
+  add_line(text, "ridge", fmt::format("{:.1f} FLOP/byte; below it memory is the limit", a.ridge));
+  add_line(text, "bound", fmt::format("{} (compute {}, memory {})",
+                                      a.seconds_compute >= a.seconds_memory ? "compute" : "memory",
+                                      seconds_text(a.seconds_compute), seconds_text(a.seconds_memory)));
+  add_line(text, "time", fmt::format("at least {}", seconds_text(a.seconds_lower_bound)));
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+std::string decimal_text(double value, const char* unit) {
+  constexpr std::array<const char*, 6> kPrefixes = {"", "K", "M", "G", "T", "P"};
+  std::size_t prefix = 0;
+  while (value >= 1000 && prefix + 1 < kPrefixes.size()) {
+    value /= 1000;
+    ++prefix;
+  }
+  return fmt::format("{:.{}f} {}{}", value, prefix == 0 ? 0 : 2, kPrefixes[prefix], unit);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} us", seconds * 1e6);
+}
+
+std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo& device,
+                               const Accounting& accounting) {
+  std::string text;
+  add_problem_and_device(text, problem, device);
+  add_accounting(text, problem, accounting);
+  return text;
+}
+
+std::string Plan::explain() const {
+  std::string text;
+  add_problem_and_device(text, *problem, device);
+  add_line(text, "implementation", implementation);
+  for (const Decline& decline : declines) {
+    add_line(text, "  declined", decline.implementation + ": " + decline.reason);
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    add_line(text, fmt::format("step {}", i + 1),
+             fmt::format("{}: {} work items on {} threads", steps[i].kernel, steps[i].num_work_items,
+                         steps[i].num_threads));
+  }
+  add_line(text, "tiles", fmt::format("{} query rows ({} query heads share a key head) x {} keys", tile_m,
+                                      problem->group(), tile_n));
+  add_line(text, "splits", num_splits == 1 ? "1: the keys of a tile are read by one thread"
+                                           : fmt::format("{} parts of the keys, merged afterwards", num_splits));
+  add_line(text, "workspace", bytes_text(static_cast<double>(workspace_bytes())));
+  for (const WorkspacePiece& piece : workspace) {
+    add_line(text, "  " + piece.name,
+             fmt::format("{} at offset {}", bytes_text(static_cast<double>(piece.bytes)), piece.offset_bytes));
+  }
+  add_accounting(text, *problem, accounting);
+  return text;
+}
+
+}  // namespace onepass

@@ -1,0 +1,42 @@
+#include "plan/make_plan.h"
+
+#include <fmt/format.h>
+
+#include "dispatch/accounting.h"
+#include "dispatch/implementations.h"
+#include "support/message.h"
+
+namespace onepass {
+namespace {
+
+[[noreturn]] void throw_not_supported(const char* call, const Plan& plan) {
+  std::string reasons;
+  for (const Decline& decline : plan.declines) {
+    reasons += fmt::format("{}{} declines ({})", reasons.empty() ? "" : ", ", decline.implementation, decline.reason);
+  }
+  throw NotSupported(format_message(
+      call, fmt::format("no implementation on {} takes {}", plan.device.name, to_string(*plan.problem)),
+      "what one of these takes: " + reasons, "let backend be 'auto' and plan for the CPU of this machine"));
+}
+
+}  // namespace
+
+Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequest& request,
+               const DeviceInfo& device) {
+  Plan plan;
+  plan.device = device;
+  plan.problem = std::make_shared<const AttentionProblem>(problem);
+  for (const Implementation& implementation : implementations()) {
+    if (auto reason = implementation.decline(problem, device, request)) {
+      plan.declines.push_back({implementation.name, *std::move(reason)});
+      continue;
+    }
+    plan.implementation = implementation.name;
+    implementation.lay_out(plan, request);
+    plan.accounting = account_forward(problem, device, plan.tile_m);
+    return plan;
+  }
+  throw_not_supported(call, plan);
+}
+
+}  // namespace onepass

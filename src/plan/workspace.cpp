@@ -1,0 +1,55 @@
+#include "plan/workspace.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "plan/make_plan.h"
+#include "support/message.h"
+
+namespace onepass {
+namespace {
+
+constexpr auto kMostBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+
+[[noreturn]] void throw_too_large(const std::string& piece) {
+  throw NotSupported(format_message("plan", fmt::format("workspace piece {} has more than {} bytes", piece, kMostBytes),
+                                    "the workspace fits in the address space",
+                                    "ask for fewer splits or threads, or a smaller problem"));
+}
+
+}  // namespace
+
+std::size_t workspace_product(const std::string& piece, std::size_t a, std::size_t b) {
+  if (b != 0 && a > kMostBytes / b) throw_too_large(piece);
+  return a * b;
+}
+
+std::size_t Plan::workspace_bytes() const {
+  if (workspace.empty()) return 0;
+  const std::size_t end = workspace.back().offset_bytes + workspace.back().bytes;
+  return (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes) {
+  if (bytes == 0) return;
+  const std::size_t offset = plan.workspace_bytes();
+  if (bytes > kMostBytes - kWorkspaceAlignment - offset) throw_too_large(name);
+  plan.workspace.push_back({name, offset, bytes});
+}
+
+std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name) {
+  for (const WorkspacePiece& piece : plan.workspace) {
+    if (piece.name != name) continue;
+    if (piece.offset_bytes + piece.bytes > workspace.size()) {
+      throw InternalError(format_message(
+          "run", fmt::format("workspace has {} bytes, but piece {} ends at {}", workspace.size(), piece.name,
+                             piece.offset_bytes + piece.bytes),
+          "run checks the size before it hands out pieces", "please report this"));
+    }
+    return workspace.subspan(piece.offset_bytes, piece.bytes);
+  }
+  return {};
+}
+
+}  // namespace onepass

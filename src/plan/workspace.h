@@ -1,0 +1,19 @@
+// The workspace of a plan: named pieces, aligned to 64 bytes, laid out once and carved by the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "onepass/plan.h"
+
+namespace onepass {
+
+inline constexpr std::size_t kWorkspaceAlignment = 64;  // a cache line, and the widest vector register
+
+/// a * b. @throws NotSupported when the product does not fit in 63 bits, naming the piece.
+std::size_t workspace_product(const std::string& piece, std::size_t a, std::size_t b);
+
+/// Appends a piece behind the last one; a piece of 0 bytes is left out. @throws NotSupported as above.
+void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes);
+
+}  // namespace onepass
