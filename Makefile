@@ -1,0 +1,48 @@
+# The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
+.PHONY: help run build test bench format lint install sanitize asan tsan fuzz clean
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc)
+ONEPASS := build/release/bin/onepass
+EXAMPLE := examples/data/minilm.safetensors
+
+help:  ## show this list
+	@sed -n 's/^\([a-z][a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: build  ## compute attention on real Q, K, V, check it against float64, explain the plan
+	$(ONEPASS) run --q $(EXAMPLE):q --k $(EXAMPLE):k --v $(EXAMPLE):v --check
+	$(ONEPASS) plan $(shell cat examples/data/case.txt)
+
+build:  ## build the library and the command line (build/release/bin/onepass)
+	@scripts/setup.sh build
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+
+test:  ## build everything and run every test that this machine can run
+	@scripts/setup.sh test
+	cmake --preset test
+	cmake --build --preset test -j $(JOBS)
+	ctest --preset test -j $(JOBS)
+
+format:  ## rewrite the sources in our format
+	@scripts/setup.sh lint
+	scripts/check_style.sh --fix
+
+lint:  ## check format, spelling and clang-tidy's findings
+	@scripts/setup.sh lint
+	scripts/check_style.sh
+	scripts/check_tidy.sh
+
+install: build  ## install library, headers, command line (PREFIX=/usr/local)
+	cmake --install build/release --prefix $(or $(PREFIX),/usr/local)
+
+sanitize: asan tsan  ## run the tests under the address, undefined-behaviour and thread sanitizers
+
+asan tsan:
+	@scripts/setup.sh sanitize
+	cmake --preset $(@:asan=sanitize)
+	cmake --build --preset $(@:asan=sanitize) -j $(JOBS)
+	ctest --preset $(@:asan=sanitize) -j $(JOBS)
+
+clean:  ## remove what was built
+	rm -rf build
