@@ -61,8 +61,8 @@ struct TensorView {
 };
 
 /// A row-major view of `shape` (the last dimension has stride 1).
-/// @throws InvalidArgument when there are more than TensorView::kMaxRank dimensions, an extent is
-///   negative, or the number of elements overflows 64 bits.
+/// @throws InvalidArgument when there is no dimension or more than TensorView::kMaxRank, an extent is
+///   negative, or the number of elements overflows 64 bits (zero extents counted as 1).
 ONEPASS_API TensorView make_view(const void* data, DType dtype,
                                  std::span<const std::int64_t> shape);
 ONEPASS_API TensorView make_view(const void* data, DType dtype,
@@ -107,7 +107,8 @@ ONEPASS_API TensorView from_dlpack_fields(const DlpackFields& fields);
 /// A view of a DLPack tensor. byte_offset is added to the address, NULL strides mean row-major,
 /// strides of size-1 dimensions are ignored (set to the row-major value).
 /// Devices: kDLCPU (1), kDLCUDA (2), kDLCUDAHost (3, read as CPU), kDLCUDAManaged (13, read as CUDA).
-/// @throws InvalidArgument on another device, dtype, more than kMaxRank dimensions, a negative extent,
+/// Dtypes: float 32 and 16 (code 2), bfloat 16 (4), float8_e4m3fn (10), float8_e5m2 (12), int 32 (0).
+/// @throws InvalidArgument on another device, dtype, no dimension or more than kMaxRank, a negative extent,
 ///   an address that is not aligned to the element, or lanes != 1.
 template <DlpackTensor T>
 TensorView from_dlpack(const T& t) {

@@ -1,0 +1,7 @@
+#include "onepass/version.h"
+
+namespace onepass {
+
+const char* version() noexcept { return ONEPASS_VERSION_STRING; }
+
+}  // namespace onepass
