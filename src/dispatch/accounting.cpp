@@ -14,7 +14,8 @@ double sum_clamped(Index first, Index step, Index count, Index limit) {
   const Index begin = first_at_least(0);
   const Index end = std::max(begin, first_at_least(limit));
   const auto terms = static_cast<double>(end - begin);
-  const double ends = static_cast<double>(first) * 2 + static_cast<double>(step) * static_cast<double>(begin + end - 1);
+  const double ends =
+      static_cast<double>(first) * 2 + static_cast<double>(step) * static_cast<double>(begin + end - 1);
   return terms * ends / 2 + static_cast<double>(count - end) * static_cast<double>(limit);
 }
 
@@ -94,7 +95,8 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   }
 
   const KeyRange seen = visible_keys(band, problem.seqlen_k, 0, problem.seqlen_q);
-  double keys_once = is_ragged(problem) ? batch * seqlen_k : batch * static_cast<double>(seen.end - seen.begin);
+  double keys_once =
+      is_ragged(problem) ? batch * seqlen_k : batch * static_cast<double>(seen.end - seen.begin);
   if (problem.k_layout != SequenceLayout::Dense) keys_once = std::min(keys_once, total_k);
   double keys_visited = 0;
   if (is_ragged(problem)) {

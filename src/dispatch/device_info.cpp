@@ -134,7 +134,7 @@ struct CpuFacts {
   std::string name = "this-cpu";  // stays when /proc/cpuinfo names no model, as on most ARM machines
   double clock_hz = 2e9;          // stays when neither source below exists
   std::int64_t memory_bytes = 0;
-  std::int64_t l1_bytes = 32 * kKiB;       // stays when the C library does not know, as on most ARM machines
+  std::int64_t l1_bytes = 32 * kKiB;  // stays when the C library does not know, as on most ARM machines
   std::int64_t last_level_bytes = 1 * kMiB;
 };
 

@@ -36,8 +36,8 @@ std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& de
 // busy thread time is within 5% of the best (after num_splits_heuristic of Dao-AILab/flash-attention,
 // hopper/heuristics.h).
 int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads) {
-  constexpr std::int64_t kTilesPerThread = 4;   // with so many, imbalance is small without splitting
-  constexpr std::int64_t kKeysPerSplit = 512;   // below, writing and merging partial results costs more
+  constexpr std::int64_t kTilesPerThread = 4;  // with so many, imbalance is small without splitting
+  constexpr std::int64_t kKeysPerSplit = 512;  // below, writing and merging partial results costs more
   if (num_threads == 1 || num_tiles == 0 || num_tiles >= kTilesPerThread * num_threads) return 1;
   const std::int64_t most = std::min<std::int64_t>(seqlen_k / kKeysPerSplit, kTilesPerThread * num_threads);
   const auto busy_share = [&](std::int64_t splits) {
@@ -76,10 +76,9 @@ CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const Devic
 
   const std::int64_t num_tiles = count_query_tiles(problem, config.tile_m);
   const std::int64_t num_key_blocks = std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, config.tile_n));
-  config.num_splits =
-      requested_splits > 0
-          ? static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks))
-          : choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
+  config.num_splits = requested_splits > 0
+                          ? static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks))
+                          : choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
 
   const std::int64_t items = std::max<std::int64_t>(1, num_tiles * config.num_splits);
   config.num_threads = static_cast<int>(std::min<std::int64_t>(config.num_threads, items));

@@ -19,10 +19,10 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
   plan.num_threads = config.num_threads;
   plan.steps.push_back({forward_kernel_name("cpu_simd_forward", problem, config.tile_m, config.tile_n),
                         count_query_tiles(problem, config.tile_m) * config.num_splits, config.num_threads});
-  add_workspace_piece(plan, kPieceThreadScratch,
-                      workspace_product(kPieceThreadScratch,
-                                        cpu::simd_scratch_bytes(problem, config.tile_m, config.tile_n),
-                                        static_cast<std::size_t>(config.num_threads)));
+  add_workspace_piece(
+      plan, kPieceThreadScratch,
+      workspace_product(kPieceThreadScratch, cpu::simd_scratch_bytes(problem, config.tile_m, config.tile_n),
+                        static_cast<std::size_t>(config.num_threads)));
   if (config.num_splits == 1) return;
 
   const std::int64_t rows = problem.total_q * problem.num_heads_q;  // total_q is B * Sq when dense

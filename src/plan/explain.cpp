@@ -12,13 +12,12 @@ namespace onepass {
 namespace {
 
 void add_line(std::string& text, std::string_view label, const std::string& value) {
-  fmt::format_to(std::back_inserter(text), "{:<16}{}\n", label, value);
+  fmt::format_to(std::back_inserter(text), "{:<18}{}\n", label, value);
 }
 
 std::string device_text(const DeviceInfo& device) {
   const bool cpu = device.kind == DeviceInfo::Kind::Cpu;
-  return fmt::format("{}: {} {}{}, {}", device.name, device.num_processors,
-                     cpu ? "cores" : "multiprocessors",
+  return fmt::format("{}: {} {}{}, {}", device.name, device.num_processors, cpu ? "cores" : "multiprocessors",
                      device.instruction_set.empty() ? "" : " with " + device.instruction_set,
                      cpu ? "peaks estimated from cores x clock x width" : "published peaks");
 }
@@ -39,16 +38,21 @@ void add_problem_and_device(std::string& text, const AttentionProblem& problem, 
 void add_accounting(std::string& text, const AttentionProblem& problem, const Accounting& a) {
   const char* bound = is_ragged(problem) ? "at most " : "";  // lengths are known by their maxima only
   add_line(text, "work", fmt::format("{}{} in unmasked pairs", bound, decimal_text(a.flops, "FLOP")));
-  add_line(text, "bytes", fmt::format("{}{} in one pass, {} if every tensor is read once", bound,
-                                      bytes_text(a.bytes_one_pass), bytes_text(a.bytes_lower_bound)));
+  add_line(text, "bytes",
+           fmt::format("{}{} in one pass, {} if every tensor is read once", bound,
+                       bytes_text(a.bytes_one_pass), bytes_text(a.bytes_lower_bound)));
   add_line(text, "", fmt::format("{}{} with S and P materialised", bound, bytes_text(a.bytes_materialised)));
-  add_line(text, "intensity", fmt::format("{:.1f} FLOP/byte in one pass, {:.1f} materialised",
-                                          a.intensity_one_pass, a.intensity_materialised));
+  add_line(text, "intensity",
+           fmt::format("{:.1f} FLOP/byte in one pass, {:.1f} materialised", a.intensity_one_pass,
+                       a.intensity_materialised));
   add_line(text, "ridge", fmt::format("{:.1f} FLOP/byte; below it memory is the limit", a.ridge));
-  add_line(text, "bound", fmt::format("{} (compute {}, memory {})",
-                                      a.seconds_compute >= a.seconds_memory ? "compute" : "memory",
-                                      seconds_text(a.seconds_compute), seconds_text(a.seconds_memory)));
-  add_line(text, "time", fmt::format("at least {}", seconds_text(a.seconds_lower_bound)));
+  add_line(text, "bound",
+           fmt::format("{} (compute {}, memory {} if every byte moves once)",
+                       a.seconds_compute >= a.seconds_memory ? "compute" : "memory",
+                       seconds_text(a.seconds_compute), seconds_text(a.seconds_memory)));
+  add_line(text, "time",
+           fmt::format("at least {}{}", seconds_text(a.seconds_lower_bound),
+                       is_ragged(problem) ? " if every sequence has the longest length" : ""));
 }
 
 }  // namespace
@@ -99,14 +103,17 @@ std::string Plan::explain() const {
              fmt::format("{}: {} work items on {} threads", steps[i].kernel, steps[i].num_work_items,
                          steps[i].num_threads));
   }
-  add_line(text, "tiles", fmt::format("{} query rows ({} query heads share a key head) x {} keys", tile_m,
-                                      problem->group(), tile_n));
-  add_line(text, "splits", num_splits == 1 ? "1: the keys of a tile are read by one thread"
-                                           : fmt::format("{} parts of the keys, merged afterwards", num_splits));
+  add_line(text, "tiles",
+           fmt::format("{} query rows ({} query heads share a key head) x {} keys", tile_m, problem->group(),
+                       tile_n));
+  add_line(text, "splits",
+           num_splits == 1 ? "1: the keys of a tile are read by one thread"
+                           : fmt::format("{} parts of the keys, merged afterwards", num_splits));
   add_line(text, "workspace", bytes_text(static_cast<double>(workspace_bytes())));
   for (const WorkspacePiece& piece : workspace) {
-    add_line(text, "  " + piece.name,
-             fmt::format("{} at offset {}", bytes_text(static_cast<double>(piece.bytes)), piece.offset_bytes));
+    add_line(
+        text, "  " + piece.name,
+        fmt::format("{} at offset {}", bytes_text(static_cast<double>(piece.bytes)), piece.offset_bytes));
   }
   add_accounting(text, *problem, accounting);
   return text;

@@ -12,7 +12,8 @@ namespace {
 [[noreturn]] void throw_not_supported(const char* call, const Plan& plan) {
   std::string reasons;
   for (const Decline& decline : plan.declines) {
-    reasons += fmt::format("{}{} declines ({})", reasons.empty() ? "" : ", ", decline.implementation, decline.reason);
+    reasons += fmt::format("{}{} declines ({})", reasons.empty() ? "" : ", ", decline.implementation,
+                           decline.reason);
   }
   throw NotSupported(format_message(
       call, fmt::format("no implementation on {} takes {}", plan.device.name, to_string(*plan.problem)),

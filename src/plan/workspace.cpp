@@ -13,9 +13,9 @@ namespace {
 constexpr auto kMostBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 [[noreturn]] void throw_too_large(const std::string& piece) {
-  throw NotSupported(format_message("plan", fmt::format("workspace piece {} has more than {} bytes", piece, kMostBytes),
-                                    "the workspace fits in the address space",
-                                    "ask for fewer splits or threads, or a smaller problem"));
+  throw NotSupported(format_message(
+      "plan", fmt::format("workspace piece {} has more than {} bytes", piece, kMostBytes),
+      "the workspace fits in the address space", "ask for fewer splits or threads, or a smaller problem"));
 }
 
 }  // namespace
@@ -42,10 +42,11 @@ std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> work
   for (const WorkspacePiece& piece : plan.workspace) {
     if (piece.name != name) continue;
     if (piece.offset_bytes + piece.bytes > workspace.size()) {
-      throw InternalError(format_message(
-          "run", fmt::format("workspace has {} bytes, but piece {} ends at {}", workspace.size(), piece.name,
-                             piece.offset_bytes + piece.bytes),
-          "run checks the size before it hands out pieces", "please report this"));
+      throw InternalError(
+          format_message("run",
+                         fmt::format("workspace has {} bytes, but piece {} ends at {}", workspace.size(),
+                                     piece.name, piece.offset_bytes + piece.bytes),
+                         "run checks the size before it hands out pieces", "please report this"));
     }
     return workspace.subspan(piece.offset_bytes, piece.bytes);
   }
