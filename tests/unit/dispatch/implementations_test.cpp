@@ -1,0 +1,74 @@
+#include "dispatch/implementations.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/dispatch/invented.h"
+
+namespace onepass {
+namespace {
+
+using testing::dense_problem;
+using ::testing::HasSubstr;
+using testing::invented_cpu;
+
+std::string message_of_not_supported(const AttentionProblem& problem, const PlanRequest& request,
+                                     const DeviceInfo& device) {
+  try {
+    make_plan("plan", problem, request, device);
+  } catch (const NotSupported& error) {
+    return error.what();
+  }
+  return "no exception";
+}
+
+TEST(implementations, are_asked_fastest_first) {
+  std::vector<std::string> names;
+  for (const Implementation& implementation : implementations()) names.push_back(implementation.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"cuda", "cpu_simd", "cpu_reference"}));
+}
+
+TEST(implementations, auto_on_a_cpu_takes_simd_and_says_why_not_cuda) {
+  const Plan plan = make_plan("plan", dense_problem(1, 2, 1, 8, 8, 64), {}, invented_cpu(2));
+  EXPECT_EQ(plan.implementation, "cpu_simd");
+  ASSERT_EQ(plan.declines.size(), 1u);
+  EXPECT_EQ(plan.declines[0].implementation, "cuda");
+  EXPECT_EQ(plan.declines[0].reason, "the device is a CPU");
+}
+
+TEST(implementations, reference_runs_only_when_asked_for) {
+  const AttentionProblem problem = dense_problem(1, 2, 1, 8, 8, 64);
+  EXPECT_EQ(make_plan("plan", problem, {.backend = Backend::Cpu}, invented_cpu(2)).implementation,
+            "cpu_simd");
+  const Plan plan = make_plan("plan", problem, {.backend = Backend::Reference}, invented_cpu(2));
+  EXPECT_EQ(plan.implementation, "cpu_reference");
+  ASSERT_EQ(plan.declines.size(), 2u);
+  EXPECT_EQ(plan.declines[1].reason, "backend 'reference' was asked for");
+}
+
+TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
+  const AttentionProblem problem = dense_problem(2, 32, 4, 512, 512, 128);
+  const std::string message = message_of_not_supported(problem, {}, *find_device("h200"));
+  EXPECT_THAT(message, HasSubstr("plan: no implementation on h200 takes " + to_string(problem)));
+  EXPECT_THAT(message, HasSubstr("cuda declines (this version of onepass has no CUDA kernels"));
+  EXPECT_THAT(message, HasSubstr("cpu_simd declines (runs on a CPU, and the device is h200)"));
+  EXPECT_THAT(message, HasSubstr("cpu_reference declines (runs only when backend 'reference' is asked for"));
+  EXPECT_THAT(message, HasSubstr("\n  Allowed: "));
+  EXPECT_THAT(message, HasSubstr("\n  Fix: "));
+}
+
+TEST(implementations, asking_for_cuda_on_a_cpu_names_what_was_asked) {
+  const std::string message =
+      message_of_not_supported(dense_problem(1, 1, 1, 4, 4, 8), {.backend = Backend::Cuda}, invented_cpu(2));
+  EXPECT_THAT(message, HasSubstr("this version of onepass has no CUDA kernels"));
+  EXPECT_THAT(message, HasSubstr("cpu_simd declines (backend 'cuda' was asked for)"));
+}
+
+TEST(implementations, tensors_in_gpu_memory_are_not_read_by_the_cpu) {
+  AttentionProblem problem = dense_problem(1, 1, 1, 4, 4, 8);
+  problem.memory = DeviceKind::Cuda;
+  EXPECT_THAT(message_of_not_supported(problem, {}, invented_cpu(2)),
+              HasSubstr("the tensors are in GPU memory"));
+}
+
+}  // namespace
+}  // namespace onepass
