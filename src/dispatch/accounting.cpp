@@ -50,8 +50,8 @@ double count_visible_pairs(KeyBand band, Index seqlen_q, Index seqlen_k) {
 double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index group, Index tile_m) {
   const Index rows = seqlen_q * group;
   if (band.lower > band.upper || rows == 0) return 0;
-  // Tile m starts at query floor(m * tile_m / group) and ends before ceil((m + 1) * tile_m / group). Both repeat
-  // with a period in m, so that the tiles of one residue are an arithmetic series.
+  // Tile m starts at query floor(m * tile_m / group) and ends before ceil((m + 1) * tile_m / group). Both
+  // repeat with a period in m, so that the tiles of one residue are an arithmetic series.
   const Index divisor = std::gcd(group, tile_m);
   const Index period = group / divisor;
   const Index queries_per_period = tile_m / divisor;
@@ -83,7 +83,7 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   const KeyBand band = key_band(mask_kind(problem.causal), problem.window_left, problem.window_right,
                                 problem.seqlen_q, problem.seqlen_k);
 
-  // Each minimum is exact when all sequences have the full length; the other terms bound ragged ones by totals.
+  // Each minimum is exact when all sequences have the full length; the other terms bound ragged ones.
   const bool packed_k = problem.k_layout == SequenceLayout::Packed;
   double all_pairs = total_q * seqlen_k;
   if (packed_k) all_pairs = std::min(all_pairs, total_k * seqlen_q);

@@ -10,7 +10,7 @@ namespace onepass {
 double count_visible_pairs(KeyBand band, Index seqlen_q, Index seqlen_k);
 
 /// Keys that the query tiles of one sequence and key head read between them, when tile_m rows of the g query
-/// heads packed together (row r is query r / g) make a tile. Without a mask: seqlen_k * ceil(seqlen_q * g / tile_m).
+/// heads packed together (row r is query r / g) make a tile: seqlen_k * ceil(seqlen_q * g / tile_m) unmasked.
 double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index group, Index tile_m);
 
 /// FLOPs          2 (D + Dv) for each visible pair and query head
@@ -19,8 +19,8 @@ double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index gr
 /// lower bound    Q, O once; K, V once, only keys that some query sees
 /// Bias, slopes, LSE, index tensors and partial results of splits are left out: spec.md section 7.
 ///
-/// Exact when every sequence has the full length. For ragged problems (packed, paged or with seqused) lengths are
-/// unknown here, and each number is an upper bound from the longest lengths and the totals: see is_ragged.
+/// Exact when every sequence has the full length. For ragged problems (packed, paged or with seqused) lengths
+/// are unknown here, and each number is an upper bound from the longest lengths and the totals: see is_ragged.
 /// Works for every device, also one that no implementation serves.
 Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m);
 

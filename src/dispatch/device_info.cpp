@@ -21,7 +21,7 @@ constexpr double kGigabytePerSecond = 1e9;
 constexpr std::int64_t kKiB = 1024;
 constexpr std::int64_t kMiB = 1024 * kKiB;
 
-// Dense peaks without sparsity, as the vendor publishes them. f16 is "FP16/BF16 tensor core, FP32 accumulate".
+// Dense peaks without sparsity, as the vendor publishes them. f16: FP16/BF16 tensor cores, FP32 accumulation.
 // shared_bytes_per_block is the opt-in maximum of a thread block: CUDA C++ Programming Guide, table
 // "Technical Specifications per Compute Capability" (163 KiB on 8.0, 99 on 8.9, 227 on 9.0 and 10.0); the
 // same table bounds the L1 data cache + shared memory of a multiprocessor (192, 128, 256 and 256 KiB).
@@ -104,8 +104,8 @@ const std::array<DeviceInfo, 6>& gpu_table() {
        .f8_flops_per_second = 330.3 * kTera,
        .instruction_set = {}},
       // "NVIDIA DGX B200" data sheet, per GPU (an eighth): 36 PF BF16 and 72 PF FP8 with sparsity for eight,
-      // so 2.25 and 4.5 PF dense each; 180 GB and 8 TB/s. 148 multiprocessors, 126 MB of L2 and 80 TF FP32:
-      // "NVIDIA Blackwell Architecture Technical Brief" and the CUDA device properties of a B200.
+      // so 2.25 and 4.5 PF dense each; 180 GB and 8 TB/s. 80 TF FP32: "NVIDIA Blackwell Architecture Technical
+      // Brief", HGX B200. 148 multiprocessors, 126 MB of L2: the CUDA device properties of a B200.
       {.name = "b200",
        .kind = DeviceInfo::Kind::Cuda,
        .compute_capability = 100,

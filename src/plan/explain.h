@@ -8,7 +8,7 @@
 
 namespace onepass {
 
-/// Problem, device, FLOPs, bytes, intensity, ridge and lower bound in time: aligned lines, each ending in '\n'.
+/// Problem, device, FLOPs, bytes, intensity, ridge and lower bound in time, as aligned lines.
 /// For devices that no implementation serves too; `accounting` is account_forward(problem, device, tile_m).
 std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo& device,
                                const Accounting& accounting);
