@@ -20,7 +20,7 @@ double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index gr
 /// Bias, slopes, LSE, index tensors and partial results of splits are left out: spec.md section 7.
 ///
 /// Exact when every sequence has the full length. For ragged problems (packed, paged or with seqused) lengths
-/// are unknown here, and each number is an upper bound from the longest lengths and the totals: see is_ragged.
+/// are unknown here, and each number is an upper bound from the longest lengths and the totals.
 /// Works for every device, also one that no implementation serves.
 Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m);
 

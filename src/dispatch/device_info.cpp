@@ -104,7 +104,7 @@ const std::array<DeviceInfo, 6>& gpu_table() {
        .f8_flops_per_second = 330.3 * kTera,
        .instruction_set = {}},
       // "NVIDIA DGX B200" data sheet, per GPU (an eighth): 36 PF BF16 and 72 PF FP8 with sparsity for eight,
-      // so 2.25 and 4.5 PF dense each; 180 GB and 8 TB/s. 80 TF FP32: "NVIDIA Blackwell Architecture Technical
+      // so 2.25 and 4.5 PF dense each; 180 GB, 8 TB/s. 80 TF FP32: "NVIDIA Blackwell Architecture Technical
       // Brief", HGX B200. 148 multiprocessors, 126 MB of L2: the CUDA device properties of a B200.
       {.name = "b200",
        .kind = DeviceInfo::Kind::Cuda,

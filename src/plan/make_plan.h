@@ -17,7 +17,7 @@ struct PlanRequest {
 Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequest& request,
                const DeviceInfo& device);
 
-/// Names of workspace pieces. Split results: f32 [num_splits, B * Hq * Sq (or Hq * Tq), Dv], its LSE without Dv.
+/// Names of workspace pieces. Split results: f32 [num_splits, B * Hq * Sq (or Hq * Tq), Dv], LSE without Dv.
 inline constexpr const char* kPieceThreadScratch = "thread_scratch";
 inline constexpr const char* kPieceSplitOut = "split_out";
 inline constexpr const char* kPieceSplitLse = "split_lse";
