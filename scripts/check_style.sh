@@ -13,7 +13,7 @@ if [[ "${1:-}" == --fix ]]; then
   fix=true
   shift
 fi
-if [[ $# -gt 0 ]]; then files=("$@"); else mapfile -t files < <(git ls-files); fi
+if [[ $# -gt 0 ]]; then files=("$@"); else mapfile -t files < <(git -c safe.directory="$PWD" ls-files); fi
 
 sources=() texts=()
 for file in "${files[@]}"; do
