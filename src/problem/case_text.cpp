@@ -44,6 +44,7 @@ enum class Kind {
   MaxLen,
   Order,
   Mean,
+  MeanV,
   Seed,
   Split,
   NoLse,
@@ -85,6 +86,7 @@ constexpr Real kReals[] = {
     {"scale", Kind::Scale, kMaxMagnitude, false},
     {"softcap", Kind::Softcap, kMaxMagnitude, true},
     {"mean", Kind::Mean, kMaxMean, false},
+    {"meanv", Kind::MeanV, kMaxMean, false},
 };
 
 struct Word {
@@ -148,7 +150,7 @@ constexpr const char* kAllTokens =
     "b<N> hq<N> hk<N> sq<N> sk<N> d<N> dv<N> causal causaltl wl<N> wr<N> scale<X> softcap<X> alibi alibib "
     "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 descale1 descaleh descalebh packed packedq packedk "
     "page<N> "
-    "ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb reversed mean<X> seed<N> split<N> "
+    "ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb reversed mean<X> meanv<X> seed<N> split<N> "
     "nolse nopoison";
 constexpr const char* kExample = "write it like bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
 
@@ -252,6 +254,7 @@ class Parser {
     if (real.kind == Kind::Scale) c_.softmax_scale = *value;
     if (real.kind == Kind::Softcap) c_.softcap = *value;
     if (real.kind == Kind::Mean) c_.mean = *value;
+    if (real.kind == Kind::MeanV) c_.mean_v = *value;
   }
 
   void once(Kind kind, std::string_view token) {
@@ -378,6 +381,7 @@ std::string to_string(const Case& c) {
   if (c.gives_max_seqlen) word(Kind::MaxLen);
   if (c.order != MemoryOrder::RowMajor) word(Kind::Order);
   if (c.mean != Case{}.mean) add(fmt::format("mean{}", c.mean));
+  if (c.mean_v != Case{}.mean_v) add(fmt::format("meanv{}", c.mean_v));
   if (c.seed != 0) number("seed", c.seed);
   if (c.num_splits > 0) number("split", c.num_splits);
   if (!c.has_lse) word(Kind::NoLse);

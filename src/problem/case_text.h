@@ -20,7 +20,7 @@
 //   gap                              packed sides have unused rows before, between and after sequences (seqused)
 //   maxlen                           sq and sk are handed over as max_seqlen_q/k instead of read from the lengths
 //   bhsd | qkvpacked | dimstride2 | broadcastk | broadcastb | reversed    memory order, see MemoryOrder
-//   mean<X> seed<N>                  of the random inputs: normal, deviation 1 (default 0.5 and 0)
+//   mean<X> meanv<X> seed<N>         random inputs are normal with deviation 1: mean of Q and K, of V (default 0.5), seed (0)
 //   split<N>                         parts that the keys are split into (default 0: the planner chooses)
 //   nolse | nopoison                 no LSE output; memory that must not be read holds 0 instead of NaN
 #pragma once
@@ -84,7 +84,7 @@ struct Case {
   bool ragged = false, gaps = false, gives_max_seqlen = false;
   MemoryOrder order = MemoryOrder::RowMajor;
 
-  double mean = 0.5;
+  double mean = 0.5, mean_v = 0.5;
   std::int64_t seed = 0;
   std::int64_t num_splits = 0;
   bool has_lse = true, poison = true;

@@ -52,7 +52,7 @@ TEST(case_text, key_heads_key_rows_and_value_dim_default_to_the_queries) {
 TEST(case_text, every_token_sets_its_value) {
   const Case c = parse_case(
       "f16_b3_hq8_hk2_sq5_sk9_d64_dv32_causaltl_wl3_wr0_scale-0.25_softcap30.5_alibib_bias1hf32_biasinf_sink_"
-      "kvf8e4m3_descalebh_packedq_page16_ragged_gap_maxlen_bhsd_mean-1.5_seed42_split3_nolse_nopoison");
+      "kvf8e4m3_descalebh_packedq_page16_ragged_gap_maxlen_bhsd_mean-1.5_meanv3_seed42_split3_nolse_nopoison");
   EXPECT_EQ(c.head_dim_v, 32);
   EXPECT_EQ(c.causal, Causal::TopLeft);
   EXPECT_EQ(c.window_left, 3);
@@ -72,6 +72,7 @@ TEST(case_text, every_token_sets_its_value) {
   EXPECT_TRUE(c.ragged && c.gaps && c.gives_max_seqlen);
   EXPECT_EQ(c.order, MemoryOrder::Bhsd);
   EXPECT_EQ(c.mean, -1.5);
+  EXPECT_EQ(c.mean_v, 3);
   EXPECT_EQ(c.seed, 42);
   EXPECT_EQ(c.num_splits, 3);
   EXPECT_FALSE(c.has_lse);
@@ -102,7 +103,7 @@ TEST(case_text, printing_and_parsing_random_cases_gives_them_back) {
       {"", "ragged"},
       {"", "maxlen"},
       {"", "bhsd", "qkvpacked", "dimstride2", "broadcastk", "reversed"},
-      {"", "mean0", "mean-10000", "mean0.1"},
+      {"", "mean0", "mean-10000", "mean0.1", "meanv2", "mean1_meanv-1"},
       {"", "seed1", "seed9223372036854775807"},
       {"", "split1", "split1024"},
       {"", "nolse"},
