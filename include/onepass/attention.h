@@ -73,12 +73,12 @@ struct ForwardOptions {
   /// -1 means unlimited on that side. "The last W tokens" is window_left = W - 1, window_right = 0.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
-  std::optional<double> softmax_scale;  ///< default 1 / sqrt(D); any finite value, also 0 and negative
+  std::optional<double> softmax_scale = std::nullopt;  ///< default 1 / sqrt(D); any finite value, also 0 and negative
   double softcap = 0.0;                 ///< score = softcap * tanh(score / softcap) when > 0
   /// Upper bounds of the lengths of packed and paged sequences. Read from the index tensors when absent
   /// (needs index tensors in host memory).
-  std::optional<std::int64_t> max_seqlen_q;
-  std::optional<std::int64_t> max_seqlen_k;
+  std::optional<std::int64_t> max_seqlen_q = std::nullopt;
+  std::optional<std::int64_t> max_seqlen_k = std::nullopt;
 
   Backend backend = Backend::Auto;
   int num_threads = 0;  ///< CPU: 0 takes every core this process may use
