@@ -1,7 +1,8 @@
 # Compile options of our own targets, in one interface library.
 add_library(onepass_options INTERFACE)
 target_compile_options(onepass_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wold-style-cast
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  $<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast>
   $<$<BOOL:${ONEPASS_WARNINGS_AS_ERRORS}>:-Werror>)
 
 # Build type of the sanitizer presets: fast enough to run every test, line numbers in reports, assertions on.

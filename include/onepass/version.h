@@ -1,4 +1,5 @@
-// onepass/version.h - the library's version, as macros and as what is loaded at run time.
+// onepass/version.h - the library's version, as macros (C and C++) and as what is loaded at run time (C++).
+// The build reads its version from the macros: this file is the one place that says it.
 #pragma once
 
 #define ONEPASS_VERSION_MAJOR 0
@@ -13,6 +14,7 @@
 #define ONEPASS_API
 #endif
 
+#ifdef __cplusplus
 namespace onepass {
 
 /// The version of the library that is linked or loaded, "major.minor.patch". Differs from
@@ -20,3 +22,4 @@ namespace onepass {
 ONEPASS_API const char* version() noexcept;
 
 }  // namespace onepass
+#endif

@@ -1,0 +1,317 @@
+// The C interface: plain structs to views and options, exceptions to statuses. No rule of attention lives here.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "api/c_structs.h"
+#include "api/status_guard.h"
+#include "onepass/attention.h"
+#include "onepass/onepass.h"
+#include "support/message.h"
+
+/// The handle behind onepass_plan*.
+struct onepass_plan {  // NOLINT(readability-identifier-naming): named by onepass.h
+  onepass::Plan value;
+  mutable std::mutex explain_mutex;
+  mutable std::string explanation;  // made by the first onepass_plan_explain
+};
+
+namespace onepass::c {
+namespace {
+
+static_assert(TensorView::kMaxRank == ONEPASS_MAX_RANK);
+static_assert(static_cast<int>(DType::F32) == ONEPASS_DTYPE_F32 &&
+              static_cast<int>(DType::F16) == ONEPASS_DTYPE_F16 &&
+              static_cast<int>(DType::BF16) == ONEPASS_DTYPE_BF16 &&
+              static_cast<int>(DType::F8E4M3) == ONEPASS_DTYPE_F8E4M3 &&
+              static_cast<int>(DType::F8E5M2) == ONEPASS_DTYPE_F8E5M2 &&
+              static_cast<int>(DType::I32) == ONEPASS_DTYPE_I32);
+static_assert(static_cast<int>(DeviceKind::Cpu) == ONEPASS_DEVICE_CPU &&
+              static_cast<int>(DeviceKind::Cuda) == ONEPASS_DEVICE_CUDA);
+static_assert(static_cast<int>(Causal::None) == ONEPASS_CAUSAL_NONE &&
+              static_cast<int>(Causal::BottomRight) == ONEPASS_CAUSAL_BOTTOM_RIGHT &&
+              static_cast<int>(Causal::TopLeft) == ONEPASS_CAUSAL_TOP_LEFT);
+static_assert(static_cast<int>(Backend::Auto) == ONEPASS_BACKEND_AUTO &&
+              static_cast<int>(Backend::Cpu) == ONEPASS_BACKEND_CPU &&
+              static_cast<int>(Backend::Reference) == ONEPASS_BACKEND_REFERENCE &&
+              static_cast<int>(Backend::Cuda) == ONEPASS_BACKEND_CUDA);
+
+// No padding at the end: a later field must not land where an older caller left garbage.
+static_assert(sizeof(onepass_tensor) == offsetof(onepass_tensor, device_idx) + sizeof(std::int32_t));
+static_assert(sizeof(onepass_forward_args) == offsetof(onepass_forward_args, v_descale) + sizeof(void*));
+static_assert(sizeof(onepass_forward_options) ==
+              offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
+static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, lse) + sizeof(void*));
+
+constexpr onepass_tensor kTensorDefaults = ONEPASS_TENSOR_INIT;
+constexpr onepass_forward_args kArgsDefaults = ONEPASS_FORWARD_ARGS_INIT;
+constexpr onepass_forward_options kOptionsDefaults = ONEPASS_FORWARD_OPTIONS_INIT;
+constexpr onepass_merge_args kMergeDefaults = ONEPASS_MERGE_ARGS_INIT;
+
+// What even the oldest caller gives.
+constexpr std::size_t kTensorMinimum = offsetof(onepass_tensor, device);
+constexpr std::size_t kArgsMinimum = offsetof(onepass_forward_args, softmax_lse);
+constexpr std::size_t kOptionsMinimum = sizeof(std::size_t);
+constexpr std::size_t kMergeMinimum = offsetof(onepass_merge_args, lse);
+
+void require(const char* call, const void* pointer, const char* name, const char* meaning) {
+  if (pointer != nullptr) return;
+  throw_invalid(call, fmt::format("{} is NULL", name), meaning, fmt::format("pass {}", name));
+}
+
+/// `value` as an enum whose last enumerator is `last`; `allowed` lists them.
+template <class Enum>
+Enum enum_value(const char* call, const std::string& name, std::int32_t value, Enum last,
+                const char* allowed) {
+  if (value < 0 || value > static_cast<std::int32_t>(last)) {
+    throw_invalid(call, fmt::format("{} is {}", name, value), allowed,
+                  fmt::format("use a constant of onepass.h for {}", name));
+  }
+  return static_cast<Enum>(value);
+}
+
+DType dtype_value(const char* call, const std::string& name, std::int32_t value) {
+  return enum_value(call, name, value, DType::I32,
+                    "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32)");
+}
+
+/// Absent for NULL and for rank 0. Ranks, extents and strides are validate.cpp's business.
+TensorView view_of(const char* call, const char* name, const onepass_tensor* given) {
+  if (given == nullptr) return {};
+  const onepass_tensor tensor = read_struct(call, name, given, kTensorDefaults, kTensorMinimum);
+  TensorView view;
+  view.data = tensor.data;
+  view.dtype = dtype_value(call, fmt::format("{}.dtype", name), tensor.dtype);
+  view.rank = tensor.rank;
+  std::copy(std::begin(tensor.shape), std::end(tensor.shape), view.shape.begin());
+  std::copy(std::begin(tensor.strides), std::end(tensor.strides), view.strides.begin());
+  view.device =
+      enum_value(call, fmt::format("{}.device", name), tensor.device, DeviceKind::Cuda, "0 (CPU), 1 (CUDA)");
+  if (view.device == DeviceKind::Cuda) view.device_idx = tensor.device_idx;
+  return view;
+}
+
+void write_view(const char* call, onepass_tensor* target, std::size_t size, const TensorView& view) {
+  onepass_tensor tensor = kTensorDefaults;
+  tensor.data = view.data;
+  tensor.dtype = static_cast<std::int32_t>(view.dtype);
+  tensor.rank = view.rank;
+  std::copy(view.shape.begin(), view.shape.end(), std::begin(tensor.shape));
+  std::copy(view.strides.begin(), view.strides.end(), std::begin(tensor.strides));
+  tensor.device = static_cast<std::int32_t>(view.device);
+  tensor.device_idx = view.device_idx;
+  write_struct(call, "tensor", target, size, tensor, kTensorDefaults);
+}
+
+ForwardArguments arguments_of(const char* call, const onepass_forward_args* given) {
+  const onepass_forward_args a = read_struct(call, "args", given, kArgsDefaults, kArgsMinimum);
+  ForwardArguments args;
+  args.q = view_of(call, "q", a.q);
+  args.k = view_of(call, "k", a.k);
+  args.v = view_of(call, "v", a.v);
+  args.out = view_of(call, "out", a.out);
+  args.softmax_lse = view_of(call, "softmax_lse", a.softmax_lse);
+  args.cu_seqlens_q = view_of(call, "cu_seqlens_q", a.cu_seqlens_q);
+  args.cu_seqlens_k = view_of(call, "cu_seqlens_k", a.cu_seqlens_k);
+  args.seqused_q = view_of(call, "seqused_q", a.seqused_q);
+  args.seqused_k = view_of(call, "seqused_k", a.seqused_k);
+  args.block_table = view_of(call, "block_table", a.block_table);
+  args.alibi_slopes = view_of(call, "alibi_slopes", a.alibi_slopes);
+  args.bias = view_of(call, "bias", a.bias);
+  args.sinks = view_of(call, "sinks", a.sinks);
+  args.k_descale = view_of(call, "k_descale", a.k_descale);
+  args.v_descale = view_of(call, "v_descale", a.v_descale);
+  return args;
+}
+
+/// -1 is C's way to leave a bound out; other negative values reach validate.cpp.
+std::optional<std::int64_t> bound_of(std::int64_t value) {
+  return value == -1 ? std::nullopt : std::optional(value);
+}
+
+ForwardOptions options_of(const char* call, const onepass_forward_options* given) {
+  ForwardOptions options;
+  if (given == nullptr) return options;
+  const onepass_forward_options o = read_struct(call, "options", given, kOptionsDefaults, kOptionsMinimum);
+  options.causal =
+      enum_value(call, "causal", o.causal, Causal::TopLeft, "0 (none), 1 (bottom-right), 2 (top-left)");
+  if (o.has_softmax_scale != 0) {
+    options.softmax_scale = o.softmax_scale;
+  } else if (o.softmax_scale != 0.0) {
+    throw_invalid(call, fmt::format("softmax_scale is {}, but has_softmax_scale is 0", o.softmax_scale),
+                  "softmax_scale 0 when has_softmax_scale is 0 (the scale is 1 / sqrt(head_dim) then)",
+                  "set has_softmax_scale to 1");
+  }
+  options.softcap = o.softcap;
+  options.window_left = o.window_left;
+  options.window_right = o.window_right;
+  options.max_seqlen_q = bound_of(o.max_seqlen_q);
+  options.max_seqlen_k = bound_of(o.max_seqlen_k);
+  options.backend =
+      enum_value(call, "backend", o.backend, Backend::Cuda, "0 (auto), 1 (cpu), 2 (reference), 3 (cuda)");
+  options.num_threads = o.num_threads;
+  options.num_splits = o.num_splits;
+  if (o.reserved != 0) {
+    throw_invalid(call, fmt::format("options.reserved is {}", o.reserved), "0", "set it to 0");
+  }
+  return options;
+}
+
+DeviceInfo device_of(const char* call, const char* name) {
+  if (name == nullptr) return this_cpu();
+  if (const auto device = find_device(name)) return *device;
+  throw_invalid(call, fmt::format("device is \"{}\"", name),
+                fmt::format("NULL for this machine's CPU, or one of {}", fmt::join(known_devices(), ", ")),
+                "correct the name");
+}
+
+Plan plan_of(const char* call, const onepass_forward_args* args, const onepass_forward_options* options,
+             const char* device) {
+  return onepass::plan(arguments_of(call, args), options_of(call, options), device_of(call, device));
+}
+
+/// DLPack's DLTensor, whose layout has not changed since dlpack.h 0.2.
+struct DlTensor {
+  void* data;
+  struct {
+    std::int32_t device_type, device_id;
+  } device;
+  std::int32_t ndim;
+  struct {
+    std::uint8_t code, bits;
+    std::uint16_t lanes;
+  } dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+static_assert(DlpackTensor<DlTensor>);
+
+}  // namespace
+}  // namespace onepass::c
+
+using namespace onepass::c;  // NOLINT(google-build-using-namespace): the functions below are C's
+
+const char* onepass_version(void) { return onepass::version(); }
+
+const char* onepass_last_error_message(void) { return last_error(); }
+
+onepass_status onepass_forward_options_init(onepass_forward_options* options, size_t struct_size) {
+  constexpr const char* kCall = "onepass_forward_options_init";
+  return guarded(kCall, [&] {
+    require(kCall, options, "options", "the address of a struct");
+    check_struct_size(kCall, "options", struct_size, kOptionsMinimum, alignof(onepass_forward_options));
+    write_struct(kCall, "options", options, struct_size, kOptionsDefaults, kOptionsDefaults);
+  });
+}
+
+onepass_status onepass_tensor_make(const void* data, int32_t dtype, int32_t rank, const int64_t* shape,
+                                   const int64_t* strides, onepass_tensor* tensor) {
+  constexpr const char* kCall = "onepass_tensor_make";
+  return guarded(kCall, [&] {
+    const std::size_t size = struct_size(kCall, "tensor", tensor, kTensorMinimum, alignof(onepass_tensor));
+    require(kCall, shape, "shape", "the address of rank extents");
+    const onepass::DType type = dtype_value(kCall, "dtype", dtype);
+    if (rank < 0) {
+      onepass::throw_invalid(kCall, fmt::format("rank is {}", rank), fmt::format("1 to {}", ONEPASS_MAX_RANK),
+                             "pass the number of dimensions");
+    }
+    const std::span extents(shape, static_cast<std::size_t>(rank));
+    write_view(kCall, tensor, size,
+               strides == nullptr
+                   ? onepass::make_view(data, type, extents)
+                   : onepass::make_view(data, type, extents, std::span(strides, extents.size())));
+  });
+}
+
+onepass_status onepass_tensor_from_dlpack(const void* dl_tensor, onepass_tensor* tensor) {
+  constexpr const char* kCall = "onepass_tensor_from_dlpack";
+  return guarded(kCall, [&] {
+    require(kCall, dl_tensor, "dl_tensor", "the address of a DLTensor");
+    const std::size_t size = struct_size(kCall, "tensor", tensor, kTensorMinimum, alignof(onepass_tensor));
+    write_view(kCall, tensor, size, onepass::from_dlpack(*static_cast<const DlTensor*>(dl_tensor)));
+  });
+}
+
+onepass_status onepass_forward(const onepass_forward_args* args, const onepass_forward_options* options) {
+  constexpr const char* kCall = "onepass_forward";
+  return guarded(kCall, [&] { onepass::forward(arguments_of(kCall, args), options_of(kCall, options)); });
+}
+
+onepass_status onepass_plan_create(const onepass_forward_args* args, const onepass_forward_options* options,
+                                   const char* device, onepass_plan** plan) {
+  constexpr const char* kCall = "onepass_plan_create";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "the address of a pointer that receives the plan");
+    *plan = nullptr;
+    auto made = std::make_unique<onepass_plan>();
+    made->value = plan_of(kCall, args, options, device);
+    *plan = made.release();
+  });
+}
+
+void onepass_plan_destroy(onepass_plan* plan) { delete plan; }
+
+onepass_status onepass_plan_workspace_bytes(const onepass_plan* plan, size_t* bytes) {
+  constexpr const char* kCall = "onepass_plan_workspace_bytes";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "a plan made by onepass_plan_create");
+    require(kCall, bytes, "bytes", "the address of a size_t that receives the number");
+    *bytes = plan->value.workspace_bytes();
+  });
+}
+
+onepass_status onepass_plan_explain(const onepass_plan* plan, const char** text) {
+  constexpr const char* kCall = "onepass_plan_explain";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "a plan made by onepass_plan_create");
+    require(kCall, text, "text", "the address of a pointer that receives the text");
+    const std::lock_guard lock(plan->explain_mutex);
+    if (plan->explanation.empty()) plan->explanation = plan->value.explain();
+    *text = plan->explanation.c_str();
+  });
+}
+
+onepass_status onepass_plan_run(const onepass_plan* plan, const onepass_forward_args* args, void* workspace,
+                                size_t workspace_bytes) {
+  constexpr const char* kCall = "onepass_plan_run";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "a plan made by onepass_plan_create");
+    if (workspace == nullptr && workspace_bytes > 0) {
+      onepass::throw_invalid(kCall,
+                             fmt::format("workspace is NULL, but workspace_bytes is {}", workspace_bytes),
+                             "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
+    }
+    onepass::run(plan->value, arguments_of(kCall, args),
+                 {static_cast<std::byte*>(workspace), workspace_bytes});
+  });
+}
+
+onepass_status onepass_workspace_bytes(const onepass_forward_args* args,
+                                       const onepass_forward_options* options, const char* device,
+                                       size_t* bytes) {
+  constexpr const char* kCall = "onepass_workspace_bytes";
+  return guarded(kCall, [&] {
+    require(kCall, bytes, "bytes", "the address of a size_t that receives the number");
+    *bytes = plan_of(kCall, args, options, device).workspace_bytes();
+  });
+}
+
+onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads) {
+  constexpr const char* kCall = "onepass_merge";
+  return guarded(kCall, [&] {
+    const onepass_merge_args a = read_struct(kCall, "args", args, kMergeDefaults, kMergeMinimum);
+    onepass::MergeArguments merge;
+    merge.out_a = view_of(kCall, "out_a", a.out_a);
+    merge.lse_a = view_of(kCall, "lse_a", a.lse_a);
+    merge.out_b = view_of(kCall, "out_b", a.out_b);
+    merge.lse_b = view_of(kCall, "lse_b", a.lse_b);
+    merge.out = view_of(kCall, "out", a.out);
+    merge.lse = view_of(kCall, "lse", a.lse);
+    onepass::merge(merge, num_threads);
+  });
+}
