@@ -27,6 +27,13 @@ test:  ## build everything and run every test that this machine can run
 	cmake --build --preset test -j $(JOBS)
 	ctest --preset test -j $(JOBS)
 
+bench: build  ## time the CPU against torch and write the tables (about ten minutes; wants a quiet machine)
+	@scripts/setup.sh bench
+	test -x .venv/bin/pip || python3 -m venv .venv
+	.venv/bin/pip install --quiet --requirement bench/requirements.txt
+	.venv/bin/python bench/cpu_vs_torch.py
+	python3 bench/make_tables.py
+
 format:  ## rewrite the sources in our format
 	@scripts/setup.sh lint
 	scripts/check_style.sh --fix
