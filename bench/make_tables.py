@@ -88,9 +88,10 @@ def summary_rows(result: dict) -> list[list[str]]:
 
 
 def memory_table(result: dict) -> str:
-    rows = [[m["case"], who, mebibytes(r["beyond_bytes"]), duration(r["median_s"])]
-            for m in result["memory"] for who, r in m["results"].items()]
-    return table(["one head, 32768 rows", "evaluation", "memory beyond inputs and output", "time"], rows)
+    who = ("onepass", "torch", "materialised")
+    rows = [[f"`{m['case']}`", *(f"{mebibytes(m['results'][w]['beyond_bytes'])}, {duration(m['results'][w]['median_s'])}"
+                                 for w in who)] for m in result["memory"]]
+    return table(["memory beyond inputs and output, and time", *who], rows)
 
 
 def summary(result: dict) -> str:
