@@ -62,6 +62,21 @@ inline std::int64_t row_offset_k(const AttentionProblem& problem, const ForwardA
   return page * strides.batch + (j - column * problem.page_size) * strides.row + h * strides.head;
 }
 
+/// row_offset_k of the `count` rows from j_begin on, written to offsets; one table look-up per page.
+inline void row_offsets_k(const AttentionProblem& problem, const ForwardArguments& args, const Sequence& s,
+                          const TensorStrides& strides, std::int64_t j_begin, std::int64_t count, std::int64_t h,
+                          std::int64_t* offsets) {
+  const bool paged = problem.k_layout == SequenceLayout::Paged;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t j = j_begin + done;
+    const std::int64_t left_in_page = paged ? problem.page_size - j % problem.page_size : count;
+    const std::int64_t run = min_index(count - done, left_in_page);
+    const std::int64_t first = row_offset_k(problem, args, s, strides, j, h);
+    for (std::int64_t t = 0; t < run; ++t) offsets[done + t] = first + t * strides.row;
+    done += run;
+  }
+}
+
 inline KeyBand band_of(const AttentionProblem& problem, const Sequence& s) {
   return key_band(mask_kind(problem.causal), problem.window_left, problem.window_right, s.seqlen_q,
                   s.seqlen_k);

@@ -1,0 +1,109 @@
+// What the SIMD backend's parts agree on: the work of one call, per-thread scratch, and the table of functions
+// that each instruction set fills in. Plain C++; nothing here depends on an instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "backends/cpu/sequence.h"
+#include "onepass/plan.h"
+#include "problem/attention_problem.h"
+
+namespace onepass::cpu {
+
+/// Packed query rows that one register-blocked product handles: 4 vectors of 16 f32 lanes.
+inline constexpr std::int64_t kSubTileM = 64;
+
+/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they lie, while
+/// the column-wise path (prefill.cpp) would fill only a part of its lanes.
+inline constexpr std::int64_t kMaxDecodeRows = 16;
+
+/// One piece of work: some packed rows of one (sequence, key head) against a range of key blocks.
+/// Packed row r is query r / group of head head_k * group + r % group.
+struct WorkItem {
+  Sequence sequence;
+  KeyBand band;
+  std::int64_t head_k;
+  std::int64_t row_begin, row_end;          // packed rows
+  std::int64_t n_block_min, n_block_max;    // key blocks of tile_n keys
+  std::int64_t split_idx;
+
+  std::int64_t num_rows() const { return row_end - row_begin; }
+};
+
+/// How raw dot products become exponents, per item: p = exp2((s - max) * exponent_scale) with
+/// s = the raw dot product when `direct`, or the finished score (scale, softcap, ALiBi, bias) when not.
+/// The difference is taken before the multiplication, so the largest score has p = 1 exactly at any magnitude.
+struct ScoreRule {
+  bool direct;
+  float scale;           // softmax_scale, times k_descale
+  float exponent_scale;  // log2(e), times scale when direct; positive
+  double lse_scale;      // natural-log score of one unit of s
+};
+
+struct KernelTable;
+
+/// Everything about a call that all items share.
+struct ForwardContext {
+  const AttentionProblem& problem;
+  const ForwardArguments& args;
+  const KernelTable& kernels;
+  std::int64_t tile_m, tile_n;
+  std::int64_t num_splits;
+  float* split_out;  // (num_splits, rows, head_dim_v), null when num_splits == 1
+  float* split_lse;  // (num_splits, rows)
+
+  std::int64_t num_rows_total() const { return problem.total_q * problem.num_heads_q; }
+  /// Index into the rows of split_out and split_lse: [B, Hq, Sq], or [Hq, Tq] when packed.
+  std::int64_t split_row(const Sequence& s, std::int64_t i, std::int64_t h) const {
+    if (problem.q_layout == SequenceLayout::Packed) return h * problem.total_q + s.q_row0 + i;
+    return (s.batch_idx * problem.num_heads_q + h) * problem.seqlen_q + i;
+  }
+};
+
+ScoreRule score_rule(const ForwardContext& context, const WorkItem& item);
+
+/// Per-thread memory, carved from one block. Sizes in floats; 64-byte aligned. The two paths use the same pieces.
+struct Scratch {
+  float* q;        // prefill: (sub tiles, head_dim, 64) transposed; decode: (rows, head_dim)
+  float* out;      // prefill: (sub tiles, head_dim_v, 64) transposed; decode: (rows, head_dim_v)
+  float* k;        // (tile_n, k_stride)
+  float* v;        // (tile_n, v_stride)
+  float* scores;   // prefill: (tile_n, 64), keys by rows; decode: (16, tile_n)
+  float* bias;     // as scores; null without bias
+  float* rows;     // (64, row_stride): rows on their way into or out of the transposed form
+  float* row_max;  // (sub tiles, 64)
+  float* row_sum;  // (sub tiles, 64)
+  float* rescale;  // (64)
+  float* slope;    // (64) ALiBi slope of each row
+  float* position; // (64) query position of each row, relative to the key tile
+  std::int32_t* visible_begin;  // (64) first visible key of each row, relative to the key tile
+  std::int32_t* visible_end;    // (64)
+  std::int64_t* k_offsets;      // (tile_n) element offsets of key rows
+  std::int64_t* v_offsets;
+  std::int64_t k_stride, v_stride, row_stride, tile_n_padded;
+
+  /// Carves `memory`, or only counts when it is null. Returns the bytes taken.
+  std::size_t carve(std::byte* memory, const AttentionProblem& problem, std::int64_t tile_m,
+                    std::int64_t tile_n);
+};
+
+/// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for `rows` rows a;
+/// C has row stride 64 as well. With `rescale` (64) the old C is multiplied by it column by column and kept,
+/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T.
+using ProductF32 = void (*)(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
+                            std::int64_t num_k, const float* b, std::int64_t columns, float* c,
+                            const float* rescale);
+
+/// The functions of one instruction set.
+struct KernelTable {
+  const char* instruction_set;
+  void (*prefill)(const ForwardContext&, const WorkItem&, const Scratch&);
+  void (*decode)(const ForwardContext&, const WorkItem&, const Scratch&);
+  /// Merges the split results of query i, head h into out and softmax_lse.
+  void (*merge_row)(const ForwardContext&, const Sequence&, std::int64_t i, std::int64_t h);
+  ProductF32 product_f32;
+};
+
+}  // namespace onepass::cpu

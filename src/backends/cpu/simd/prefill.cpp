@@ -1,0 +1,322 @@
+// cpu/simd/prefill.cpp - attention forward for many query rows: lanes are queries
+//
+// Problem    one work item: up to tile_m packed query rows of one (sequence, key head) against a range of key
+//            blocks; every layout, dtype, mask and score feature
+// Tile       tile_m rows as sub tiles of 64 (4 vectors of 16 lanes) x tile_n keys. Scores are kept transposed,
+//            scores^T (keys, 64), so that row statistics are vertical operations: no lane ever crosses another
+// Blocking   K and V tiles are gathered once per item into contiguous f32 (the one place for formats, strides and
+//            pages) and serve all sub tiles; per sub tile one product makes scores^T = K Q^T, the softmax runs over
+//            it in place, a second product adds V^T P^T to out^T. At head_dim 128, tile_n 128: Q^T 32 KiB and
+//            scores^T 32 KiB alternate in L1 (48 KiB), K and V tiles (2 x 72 KiB) and the item's Q^T and out^T stay
+//            in L2
+// Masks      a band per query (tile_range.h): blocks outside are not visited, keys outside a sub tile's union are
+//            not computed, the rest is selected element-wise after the product
+// Numerics   f32; a running maximum that starts at -inf, differences before multiplication; out^T of a key tile is
+//            summed apart and joins the rescaled earlier sum once. V rows that hold NaN or infinity meet only the
+//            rows that see them (0 x NaN is NaN)
+// Sources    online softmax of Milakov and Gimelshein (arXiv:1805.02867) in tiles, as in Dao et al. (arXiv:2205.14135)
+#include "backends/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/simd/prefill.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target
+#include "backends/cpu/simd/finish-inl.h"
+#include "backends/cpu/simd/score-inl.h"
+#include "backends/cpu/simd/targets-inl.h"
+#include "backends/cpu/simd/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onepass::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr std::int64_t kM = kSubTileM;
+
+/// 64 packed rows (or the item's last ones) and their parts of the scratch.
+struct SubTile {
+  std::int64_t row_begin, num_rows;        // packed rows of the sequence and key head
+  std::int64_t query_begin, query_end;     // queries they belong to
+  std::int64_t columns;                    // num_rows, rounded up to whole vectors
+  float *q, *out, *row_max, *row_sum;      // (head_dim, 64), (head_dim_v, 64), (64), (64)
+};
+
+class PrefillItem {
+ public:
+  PrefillItem(const ForwardContext& context, const WorkItem& item, const Scratch& scratch)
+      : context_(context),
+        problem_(context.problem),
+        item_(item),
+        scratch_(scratch),
+        rule_(score_rule(context, item)),
+        dim_(problem_.head_dim),
+        dim_v_(problem_.head_dim_v) {}
+
+  void run() {
+    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) pack_queries(sub_tile(t));
+    for (std::int64_t n_block = item_.n_block_min; n_block < item_.n_block_max; ++n_block) visit_block(n_block);
+    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) finish(sub_tile(t));
+  }
+
+ private:
+  SubTile sub_tile(std::int64_t t) const {
+    SubTile tile{};
+    const std::int64_t group = problem_.group();
+    tile.row_begin = item_.row_begin + t * kM;
+    tile.num_rows = min_index(kM, item_.row_end - tile.row_begin);
+    tile.query_begin = tile.row_begin / group;
+    tile.query_end = (tile.row_begin + tile.num_rows - 1) / group + 1;
+    tile.columns = (tile.num_rows + kLanes - 1) / kLanes * kLanes;
+    const std::int64_t dim_padded = scratch_.k_stride - 16, dim_v_padded = scratch_.v_stride - 16;
+    tile.q = scratch_.q + t * dim_padded * kM;
+    tile.out = scratch_.out + t * dim_v_padded * kM;
+    tile.row_max = scratch_.row_max + t * kM;
+    tile.row_sum = scratch_.row_sum + t * kM;
+    return tile;
+  }
+
+  void pack_queries(const SubTile& tile) const {
+    const std::int64_t group = problem_.group();
+    with_format(problem_.q_dtype, [&]<class Format>(Format) {
+      const auto* q = static_cast<const typename Format::Raw*>(context_.args.q.data);
+      for (std::int64_t r = 0; r < tile.columns; ++r) {
+        float* row = scratch_.rows + r * scratch_.row_stride;
+        if (r >= tile.num_rows) {  // unused lanes
+          std::memset(row, 0, static_cast<std::size_t>(scratch_.row_stride) * sizeof(float));
+          continue;
+        }
+        const std::int64_t packed = tile.row_begin + r;
+        load_row<Format>(q + row_offset_q(item_.sequence, problem_.q, packed / group,
+                                          item_.head_k * group + packed % group),
+                         problem_.q.dim, dim_, row);
+      }
+    });
+    transpose(scratch_.rows, scratch_.row_stride, tile.columns, dim_, tile.q, kM);
+    for (std::int64_t r = 0; r < kM; ++r) {
+      tile.row_max[r] = -kInfinity;
+      tile.row_sum[r] = 0.0f;
+    }
+    std::memset(tile.out, 0, static_cast<std::size_t>(dim_v_ * kM) * sizeof(float));
+  }
+
+  /// Rows [key_begin, key_begin + num_keys) of K or V as f32; returns whether all of it is finite, if asked.
+  bool gather(const TensorView& view, const TensorStrides& strides, std::int64_t key_begin, std::int64_t num_keys,
+              std::int64_t dim, std::int64_t* offsets, float* dst, std::int64_t dst_stride, bool check) const {
+    row_offsets_k(problem_, context_.args, item_.sequence, strides, key_begin, num_keys, item_.head_k, offsets);
+    bool finite = true;
+    with_format(problem_.kv_dtype, [&]<class Format>(Format) {
+      const auto* data = static_cast<const typename Format::Raw*>(view.data);
+      for (std::int64_t j = 0; j < num_keys; ++j) {
+        load_row<Format>(data + offsets[j], strides.dim, dim, dst + j * dst_stride);
+        if (check) finite = finite && all_finite(dst + j * dst_stride, dim);
+      }
+    });
+    return finite;
+  }
+
+  void visit_block(std::int64_t n_block) const {
+    const std::int64_t key_begin = n_block * context_.tile_n;
+    const std::int64_t key_end = min_index(key_begin + context_.tile_n, item_.sequence.seqlen_k);
+    const bool masked = !seen_by_all(item_.row_begin / problem_.group(), (item_.row_end - 1) / problem_.group() + 1,
+                                     key_begin, key_end);
+    gather(context_.args.k, problem_.k, key_begin, key_end - key_begin, dim_, scratch_.k_offsets, scratch_.k,
+           scratch_.k_stride, false);
+    const bool v_finite = gather(context_.args.v, problem_.v, key_begin, key_end - key_begin, dim_v_,
+                                 scratch_.v_offsets, scratch_.v, scratch_.v_stride, masked);
+    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) visit_sub_tile(sub_tile(t), key_begin, key_end, v_finite);
+  }
+
+  /// Whether queries [begin, end) all see keys [key_begin, key_end).
+  bool seen_by_all(std::int64_t begin, std::int64_t end, std::int64_t key_begin, std::int64_t key_end) const {
+    const KeyRange first = visible_keys(item_.band, item_.sequence.seqlen_k, begin, begin + 1);
+    const KeyRange last = visible_keys(item_.band, item_.sequence.seqlen_k, end - 1, end);
+    return last.begin <= key_begin && first.begin <= key_begin && key_end <= first.end && key_end <= last.end;
+  }
+
+  void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end, bool v_finite) const {
+    const KeyRange visible =
+        visible_keys(item_.band, item_.sequence.seqlen_k, tile.query_begin, tile.query_end);
+    const std::int64_t begin = max_index(visible.begin, key_begin), end = min_index(visible.end, key_end);
+    if (begin >= end) return;
+    const std::int64_t num_keys = end - begin;
+    const float* k = scratch_.k + (begin - key_begin) * scratch_.k_stride;
+    const float* v = scratch_.v + (begin - key_begin) * scratch_.v_stride;
+
+    context_.kernels.product_f32(k, scratch_.k_stride, 1, num_keys, dim_, tile.q, tile.columns, scratch_.scores,
+                                 nullptr);
+    if (!rule_.direct) finish_scores(tile, begin, num_keys);
+    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, begin, end);
+    if (masked) mask_scores(tile, begin, num_keys);
+    softmax(tile, num_keys);
+    if (masked && !v_finite) {
+      add_visible_values(tile, num_keys, v);
+    } else {
+      context_.kernels.product_f32(v, 1, scratch_.v_stride, dim_v_, num_keys, scratch_.scores, tile.columns,
+                                   tile.out, scratch_.rescale);
+    }
+  }
+
+  /// scores^T becomes the score of spec section 2: scale, softcap, ALiBi, bias.
+  void finish_scores(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
+    if (problem_.has_bias) gather_bias(tile, key_begin, num_keys);
+    const ScoreTransform transform(problem_, rule_);
+    for (std::int64_t r = 0; problem_.has_alibi && r < tile.columns; ++r) {
+      const RowPosition row = row_position(tile, r);
+      scratch_.slope[r] = per_head_value(context_.args.alibi_slopes, item_.sequence.batch_idx, row.head);
+      scratch_.position[r] = static_cast<float>(row.query + item_.sequence.diagonal() - key_begin);
+    }
+    const float* bias = scratch_.bias + scratch_.tile_n_padded * kM;  // transposed half
+    for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
+      const V32 slope = problem_.has_alibi ? hn::Load(kF32, scratch_.slope + c) : hn::Zero(kF32);
+      const V32 position = problem_.has_alibi ? hn::Load(kF32, scratch_.position + c) : hn::Zero(kF32);
+      for (std::int64_t j = 0; j < num_keys; ++j) {
+        float* s = scratch_.scores + j * kM + c;
+        V32 score = transform.scale_and_cap(hn::Load(kF32, s));
+        if (problem_.has_alibi) {
+          const V32 distance = hn::Abs(hn::Sub(position, hn::Set(kF32, static_cast<float>(j))));
+          score = hn::NegMulAdd(slope, distance, score);
+        }
+        if (problem_.has_bias) score = hn::Add(score, hn::Load(kF32, bias + j * kM + c));
+        hn::Store(score, kF32, s);
+      }
+    }
+  }
+
+  struct RowPosition {
+    std::int64_t query, head;
+  };
+  /// Query and head of lane r; unused lanes repeat the last row.
+  RowPosition row_position(const SubTile& tile, std::int64_t r) const {
+    const std::int64_t packed = tile.row_begin + min_index(r, tile.num_rows - 1);
+    return {packed / problem_.group(), item_.head_k * problem_.group() + packed % problem_.group()};
+  }
+
+  /// The bias of the sub tile, transposed to (num_keys, 64) in the second half of scratch.bias.
+  void gather_bias(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
+    const TensorView& bias = context_.args.bias;
+    with_format(problem_.bias_dtype, [&]<class Format>(Format) {
+      const auto* data = static_cast<const typename Format::Raw*>(bias.data);
+      for (std::int64_t r = 0; r < tile.columns; ++r) {
+        const RowPosition row = row_position(tile, r);
+        const std::int64_t offset = bias_row_offset(bias, item_.sequence.batch_idx, row.head, row.query);
+        load_row<Format>(data + offset + key_begin * bias.strides[3], bias.strides[3], num_keys,
+                         scratch_.bias + r * scratch_.tile_n_padded);
+      }
+    });
+    transpose(scratch_.bias, scratch_.tile_n_padded, tile.columns, num_keys,
+              scratch_.bias + scratch_.tile_n_padded * kM, kM);
+  }
+
+  /// scores^T = -inf where a row does not see a key. A selection, not an addition: NaN from K does not survive.
+  void mask_scores(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
+    for (std::int64_t r = 0; r < tile.columns; ++r) {
+      const std::int64_t query = row_position(tile, r).query;
+      const KeyRange keys = visible_keys(item_.band, item_.sequence.seqlen_k, query, query + 1);
+      const auto local = [&](std::int64_t key) {
+        return static_cast<std::int32_t>(min_index(max_index(key - key_begin, 0), num_keys));
+      };
+      scratch_.visible_begin[r] = local(keys.begin);
+      scratch_.visible_end[r] = local(keys.end);
+    }
+    const hn::Rebind<std::int32_t, F32> di32;
+    for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
+      const auto begin = hn::Load(di32, scratch_.visible_begin + c);
+      const auto end = hn::Load(di32, scratch_.visible_end + c);
+      for (std::int64_t j = 0; j < num_keys; ++j) {
+        const auto key = hn::Set(di32, static_cast<std::int32_t>(j));
+        const auto hidden = hn::Or(hn::Lt(key, begin), hn::Not(hn::Lt(key, end)));
+        float* s = scratch_.scores + j * kM + c;
+        hn::Store(hn::IfThenElse(hn::RebindMask(kF32, hidden), hn::Set(kF32, -kInfinity), hn::Load(kF32, s)), kF32, s);
+      }
+    }
+  }
+
+  /// scores^T becomes P^T; row_max, row_sum and rescale (the factor for earlier sums) follow.
+  void softmax(const SubTile& tile, std::int64_t num_keys) const {
+    constexpr std::int64_t kVectors = kRegisters == 32 ? 4 : 2;
+    std::int64_t c = 0;
+    for (; c + kVectors * kLanes <= tile.columns; c += kVectors * kLanes) softmax_columns<kVectors>(tile, num_keys, c);
+    for (; c < tile.columns; c += kLanes) softmax_columns<1>(tile, num_keys, c);
+  }
+
+  template <std::int64_t kVectors>
+  HWY_INLINE void softmax_columns(const SubTile& tile, std::int64_t num_keys, std::int64_t c) const {
+    const V32 exponent_scale = hn::Set(kF32, rule_.exponent_scale);
+    float* HWY_RESTRICT scores = scratch_.scores + c;
+    V32 old_max[kVectors], top[kVectors], sum[kVectors];
+    HWY_UNROLL(4)
+    for (std::int64_t v = 0; v < kVectors; ++v) {
+      old_max[v] = top[v] = hn::Load(kF32, tile.row_max + c + v * kLanes);
+      sum[v] = hn::Zero(kF32);
+    }
+    for (std::int64_t j = 0; j < num_keys; ++j) {
+      HWY_UNROLL(4)
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        top[v] = hn::Max(top[v], hn::Load(kF32, scores + j * kM + v * kLanes));
+      }
+    }
+    HWY_UNROLL(4)
+    for (std::int64_t v = 0; v < kVectors; ++v) {
+      hn::Store(top[v], kF32, tile.row_max + c + v * kLanes);
+      // A row that has seen no key yet has maximum -inf; 0 in its place keeps -inf - (-inf) from occurring.
+      top[v] = hn::IfThenZeroElse(hn::Eq(top[v], hn::Set(kF32, -kInfinity)), top[v]);
+    }
+    for (std::int64_t j = 0; j < num_keys; ++j) {
+      HWY_UNROLL(4)
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        float* s = scores + j * kM + v * kLanes;
+        const V32 p = exp2_nonpositive(hn::Mul(hn::Sub(hn::Load(kF32, s), top[v]), exponent_scale));
+        sum[v] = hn::Add(sum[v], p);
+        hn::Store(p, kF32, s);
+      }
+    }
+    HWY_UNROLL(4)
+    for (std::int64_t v = 0; v < kVectors; ++v) {
+      const V32 rescale = exp2_nonpositive(hn::Mul(hn::Sub(old_max[v], top[v]), exponent_scale));
+      float* row_sum = tile.row_sum + c + v * kLanes;
+      hn::Store(hn::MulAdd(hn::Load(kF32, row_sum), rescale, sum[v]), kF32, row_sum);
+      hn::Store(rescale, kF32, scratch_.rescale + c + v * kLanes);
+    }
+  }
+
+  /// The second product row by row over the keys that the row sees, for tiles that hide NaN or infinity from some.
+  void add_visible_values(const SubTile& tile, std::int64_t num_keys, const float* v) const {
+    for (std::int64_t r = 0; r < tile.num_rows; ++r) {
+      for (std::int64_t d = 0; d < dim_v_; ++d) {
+        float sum = 0.0f;
+        const std::int64_t end = min_index(scratch_.visible_end[r], num_keys);
+        for (std::int64_t j = scratch_.visible_begin[r]; j < end; ++j) {
+          sum += scratch_.scores[j * kM + r] * v[j * scratch_.v_stride + d];
+        }
+        float& out = tile.out[d * kM + r];
+        out = out * scratch_.rescale[r] + sum;
+      }
+    }
+  }
+
+  void finish(const SubTile& tile) const {
+    transpose(tile.out, kM, dim_v_, tile.columns, scratch_.rows, scratch_.row_stride);
+    for (std::int64_t r = 0; r < tile.num_rows; ++r) {
+      finish_row(context_, item_, rule_, tile.row_begin + r, tile.row_max[r], tile.row_sum[r],
+                 scratch_.rows + r * scratch_.row_stride);
+    }
+  }
+
+  const ForwardContext& context_;
+  const AttentionProblem& problem_;
+  const WorkItem& item_;
+  const Scratch& scratch_;
+  const ScoreRule rule_;
+  const std::int64_t dim_, dim_v_;
+};
+
+}  // namespace
+
+void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch) {
+  PrefillItem(context, item, scratch).run();
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace onepass::cpu
+HWY_AFTER_NAMESPACE();

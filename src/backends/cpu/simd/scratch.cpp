@@ -1,0 +1,86 @@
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "backends/cpu/backend.h"
+#include "backends/cpu/simd/kernels.h"
+
+namespace onepass::cpu {
+namespace {
+
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b * b; }
+
+/// Hands out 64-byte aligned pieces; counts only when `memory` is null.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+
+  template <class T>
+  void piece(T*& pointer, std::int64_t count) {
+    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
+    used_ += static_cast<std::size_t>(round_up(count * static_cast<std::int64_t>(sizeof(T)), 64));
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, std::int64_t tile_m,
+                           std::int64_t tile_n) {
+  const std::int64_t sub_tiles = round_up(tile_m, kSubTileM) / kSubTileM;
+  const std::int64_t dim = round_up(problem.head_dim, 16);
+  const std::int64_t dim_v = round_up(problem.head_dim_v, 16);
+  // One more cache line than the row: rows at a power-of-two distance would share the sets of L1.
+  k_stride = dim + 16;
+  v_stride = dim_v + 16;
+  row_stride = (dim > dim_v ? dim : dim_v) + 16;
+  tile_n_padded = round_up(tile_n, 16);
+
+  Carver carver(memory);
+  carver.piece(q, sub_tiles * dim * kSubTileM);
+  carver.piece(out, sub_tiles * dim_v * kSubTileM);
+  carver.piece(k, tile_n_padded * k_stride);
+  carver.piece(v, tile_n_padded * v_stride);
+  carver.piece(scores, tile_n_padded * kSubTileM);
+  bias = nullptr;
+  if (problem.has_bias) carver.piece(bias, 2 * tile_n_padded * kSubTileM);
+  carver.piece(rows, kSubTileM * row_stride);
+  carver.piece(row_max, sub_tiles * kSubTileM);
+  carver.piece(row_sum, sub_tiles * kSubTileM);
+  carver.piece(rescale, kSubTileM);
+  carver.piece(slope, kSubTileM);
+  carver.piece(position, kSubTileM);
+  carver.piece(visible_begin, kSubTileM);
+  carver.piece(visible_end, kSubTileM);
+  carver.piece(k_offsets, 2 * tile_n);
+  carver.piece(v_offsets, 2 * tile_n);
+  return carver.used();
+}
+
+std::size_t simd_scratch_bytes(const AttentionProblem& problem, std::int64_t tile_m, std::int64_t tile_n) {
+  return Scratch{}.carve(nullptr, problem, tile_m, tile_n);
+}
+
+ScoreRule score_rule(const ForwardContext& context, const WorkItem& item) {
+  const AttentionProblem& problem = context.problem;
+  double scale = problem.softmax_scale;
+  if (problem.has_k_descale) {
+    scale *= static_cast<double>(
+        per_head_value(context.args.k_descale, item.sequence.batch_idx, item.head_k));
+  }
+  const double direct_scale = scale * std::numbers::log2e;
+  const bool monotonic = direct_scale >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                         direct_scale <= static_cast<double>(std::numeric_limits<float>::max());
+  ScoreRule rule{};
+  rule.direct = monotonic && problem.softcap <= 0 && !problem.has_alibi && !problem.has_bias;
+  rule.scale = static_cast<float>(scale);
+  rule.exponent_scale = static_cast<float>(rule.direct ? direct_scale : std::numbers::log2e);
+  rule.lse_scale = rule.direct ? scale : 1.0;
+  return rule;
+}
+
+}  // namespace onepass::cpu
