@@ -28,8 +28,8 @@ constexpr const char* kFix = "write the file again with the safetensors library"
 enum class Field : std::uint8_t { Dtype, Shape, DataOffsets };
 constexpr std::array<std::string_view, 3> kFieldNames = {"dtype", "shape", "data_offsets"};
 
-/// Takes nlohmann-json's events instead of a tree: duplicate keys stay visible, nesting deeper than the format
-/// has is refused at once, and memory stays proportional to the table.
+/// Takes nlohmann-json's events instead of a tree: duplicate keys stay visible, nesting deeper than the
+/// format has is refused at once, and memory stays proportional to the table.
 class HeaderEvents {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;

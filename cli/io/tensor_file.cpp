@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "io/atomic_file.h"
@@ -101,17 +103,24 @@ void check_output(const OutputTensor& output, const Place& place, const std::str
 struct PlannedFile {
   Format format;
   std::string path;
+  std::filesystem::path identity;  // the same for all spellings of a path
   std::vector<NamedTensor> tensors;
 };
+
+std::filesystem::path identity_of(const std::string& path) {
+  std::error_code unresolvable;  // whoever opens the path reports why
+  std::filesystem::path identity = std::filesystem::weakly_canonical(path, unresolvable);
+  return unresolvable ? std::filesystem::path(path) : identity;
+}
 
 std::vector<PlannedFile> group_by_file(std::span<const OutputTensor> outputs, const std::string& call) {
   std::vector<PlannedFile> files;
   for (const OutputTensor& output : outputs) {
     const Place place = parse_output_spec(output.spec, call);
-    check_output(output, place, call);
-    auto file =
-        std::find_if(files.begin(), files.end(), [&](const PlannedFile& f) { return f.path == place.path; });
-    if (file == files.end()) file = files.insert(files.end(), {place.format, place.path, {}});
+    const std::filesystem::path identity = identity_of(place.path);
+    auto file = std::find_if(files.begin(), files.end(),
+                             [&](const PlannedFile& known) { return known.identity == identity; });
+    if (file == files.end()) file = files.insert(files.end(), {place.format, place.path, identity, {}});
     const bool taken = std::any_of(
         file->tensors.begin(), file->tensors.end(),
         [&](const NamedTensor& tensor) { return place.format == Format::Npy || tensor.name == place.name; });
@@ -135,13 +144,22 @@ HostTensor read_tensor(const std::string& spec, const std::string& call) {
                                      : read_safetensors(source, place.name, context);
 }
 
+void check_writable(std::span<const std::string> specs, const std::string& call) {
+  std::vector<OutputTensor> outputs;
+  for (const std::string& spec : specs) outputs.push_back({spec, {}});
+  for (const PlannedFile& plan : group_by_file(outputs, call)) {
+    // Creating the temporary file is the one test that also knows read-only and special file systems.
+    AtomicFile({call, plan.path});
+  }
+}
+
 void check_writable(const std::string& spec, const std::string& call) {
-  // Creating the temporary file is the only answer that also knows about read-only and special file systems.
-  AtomicFile({call, parse_output_spec(spec, call).path});
+  check_writable(std::span(&spec, 1), call);
 }
 
 void write_tensors(std::span<const OutputTensor> outputs, const std::string& call) {
   const std::vector<PlannedFile> planned = group_by_file(outputs, call);
+  for (const OutputTensor& output : outputs) check_output(output, parse_output_spec(output.spec, call), call);
   std::vector<std::unique_ptr<AtomicFile>> files;
   for (const PlannedFile& plan : planned) {
     AtomicFile& file = *files.emplace_back(std::make_unique<AtomicFile>(FileContext{call, plan.path}));

@@ -26,9 +26,11 @@ namespace onepass::io {
 ///   allocated for the elements; EnvironmentError when memory is short or the disk fails.
 HostTensor read_tensor(const std::string& spec, const std::string& call = "read_tensor");
 
-/// Checks that write_tensor(spec, ...) can create the file: the spec is well formed, the folder exists and takes
-/// new files, nothing but a writable file stands in the way. Leaves nothing behind. Call it before long work.
+/// Checks that outputs with these specs can be written: the specs are well formed and name different places,
+/// the folders exist and take new files, nothing but writable files stands in the way. Leaves nothing behind.
+/// Call it before long work.
 /// @throws InvalidArgument.
+void check_writable(std::span<const std::string> specs, const std::string& call = "write_tensors");
 void check_writable(const std::string& spec, const std::string& call = "write_tensor");
 
 /// One output and its place.
@@ -37,13 +39,13 @@ struct OutputTensor {
   TensorView view;  ///< in CPU memory, any strides
 };
 
-/// Writes every tensor, row-major. Outputs with the same .safetensors path go into one file. A file that exists
-/// is replaced as a whole. Each file is written beside its final place and renamed once all are complete, so
-/// that a failure leaves the old files as they were and nothing half-written.
+/// Writes every tensor, row-major. Outputs with the same .safetensors path go into one file. A file that
+/// exists is replaced as a whole. Each file is written beside its final place and renamed once all are
+/// complete, so that a failure leaves the old files as they were and nothing half-written.
 /// .npy holds bf16 as '<V2' (as ml_dtypes does) and f8 as '|V1'.
 /// @throws InvalidArgument when a spec or view is wrong, or two outputs claim one place;
 ///   EnvironmentError when the disk is full or fails.
-void write_tensors(std::span<const OutputTensor> outputs, const std::string& call = "write_tensor");
+void write_tensors(std::span<const OutputTensor> outputs, const std::string& call = "write_tensors");
 
 /// write_tensors for one output.
 void write_tensor(const std::string& spec, const TensorView& view, const std::string& call = "write_tensor");
