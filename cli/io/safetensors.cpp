@@ -41,6 +41,7 @@ std::string_view name_of(DType dtype) {
 
 std::string names_string(const std::vector<SafetensorsEntry>& entries) {
   std::vector<std::string> names;
+  names.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) names.push_back(entry.name);
   std::sort(names.begin(), names.end());
   std::string text;

@@ -29,7 +29,7 @@ bool narrow(std::int64_t value, std::int32_t& out) {
 template <class From, class To>
 void load_converted(const ByteSource& source, std::uint64_t offset, std::span<To> out,
                     const FileContext& context) {
-  std::array<From, kChunkElements> chunk;
+  std::array<From, kChunkElements> chunk{};
   for (std::size_t begin = 0; begin < out.size(); begin += kChunkElements) {
     const std::span<From> part(chunk.data(), std::min(kChunkElements, out.size() - begin));
     source.read(offset + begin * sizeof(From), std::as_writable_bytes(part));

@@ -38,7 +38,7 @@ class Gather {
   ByteSink& sink_;
   std::size_t element_bytes_;
   std::size_t used_ = 0;
-  std::array<std::byte, 1 << 16> buffer_;
+  std::array<std::byte, 1 << 16> buffer_{};
 };
 
 }  // namespace
