@@ -5,7 +5,6 @@
 JOBS ?= $(shell nproc)
 ONEPASS := build/release/bin/onepass
 EXAMPLE := examples/data/minilm.safetensors
-EXAMPLE_CASE := f32_b1_hq12_sq147_d32
 # ThreadSanitizer of clang 14 wants addresses that newer kernels randomise away; harmless where not allowed.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -14,7 +13,7 @@ help:  ## show this list
 
 run: build  ## compute attention on real Q, K, V, check it against float64, explain the plan
 	$(ONEPASS) run --q $(EXAMPLE):q --k $(EXAMPLE):k --v $(EXAMPLE):v --check
-	$(ONEPASS) plan $(EXAMPLE_CASE)
+	$(ONEPASS) plan $(shell cat examples/data/case.txt)
 
 build:  ## build the library and the command line (build/release/bin/onepass)
 	@scripts/setup.sh build
