@@ -26,7 +26,7 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
   if (config.num_splits == 1) return;
 
   const std::int64_t rows = problem.total_q * problem.num_heads_q;  // total_q is B * Sq when dense
-  plan.steps.push_back({"cpu_merge_splits", rows, config.num_threads});
+  plan.steps.push_back({"cpu_merge_splits", problem.batch * problem.num_heads_q, config.num_threads});
   const std::size_t lse_bytes =
       workspace_product(kPieceSplitLse, static_cast<std::size_t>(rows),
                         static_cast<std::size_t>(config.num_splits) * sizeof(float));

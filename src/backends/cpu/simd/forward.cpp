@@ -14,6 +14,7 @@
 
 #include "backends/cpu/backend.h"
 #include "backends/cpu/simd/kernel_table.h"
+#include "dispatch/split_kv.h"
 #include "plan/make_plan.h"
 
 namespace onepass::cpu {
@@ -50,9 +51,9 @@ class WorkList {
     item.band = band_of(problem, item.sequence);
     const TileRange range = tile_range(item.band, item.sequence.seqlen_k, item.row_begin / problem.group(),
                                        (item.row_end - 1) / problem.group() + 1, context_.tile_n);
-    const std::int64_t count = range.n_block_max - range.n_block_min;
-    item.n_block_min = range.n_block_min + count * item.split_idx / splits;
-    item.n_block_max = range.n_block_min + count * (item.split_idx + 1) / splits;
+    const KeyRange part = split_blocks(range.n_block_min, range.n_block_max, item.split_idx, splits);
+    item.n_block_min = part.begin;
+    item.n_block_max = part.end;
     return item;
   }
 
