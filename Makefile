@@ -53,5 +53,11 @@ asan tsan:
 	cmake --build --preset $(@:asan=sanitize) -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset $(@:asan=sanitize) -j $(JOBS)
 
+fuzz:  ## search the file readers and the case text for faults, about a minute
+	@scripts/setup.sh fuzz
+	cmake --preset fuzz
+	cmake --build --preset fuzz -j $(JOBS)
+	ctest --preset fuzz -j $(JOBS)
+
 clean:  ## remove what was built
 	rm -rf build
