@@ -59,8 +59,9 @@ void check_entries(std::string_view header, std::uint64_t data_bytes) {
   for (std::size_t i = 0; i < named.size(); ++i) {
     const HostTensor again = parse_safetensors(sink.bytes(), named[i].name);
     require(again.dtype == tensors[i].dtype && again.shape == tensors[i].shape, "dtype and shape come back");
-    require(std::equal(again.storage.get(), again.storage.get() + again.num_bytes(), tensors[i].storage.get()),
-            "elements come back");
+    require(
+        std::equal(again.storage.get(), again.storage.get() + again.num_bytes(), tensors[i].storage.get()),
+        "elements come back");
   }
 }
 
@@ -69,7 +70,7 @@ void check_entries(std::string_view header, std::uint64_t data_bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   accepted<InvalidArgument>([&] { parse_safetensors(bytes); });
-  // Again with two bytes of data length before the header, so that the search need not keep the lengths right.
+  // Again with two bytes of data length before the header, so that the search need not keep lengths right.
   if (size < 2) return 0;
   const std::uint64_t data_bytes = data[0] | std::uint64_t{data[1]} << 8;
   check_entries(std::string_view(reinterpret_cast<const char*>(data) + 2, size - 2), data_bytes);
