@@ -20,7 +20,7 @@ for file in "${files[@]}"; do
   [[ -f "$file" && ! -L "$file" ]] || continue
   case "$file" in
     *.cpp | *.h | *.c) sources+=("$file") texts+=("$file") ;;
-    LICENSE | *.json | *.safetensors | *.npy) ;;
+    LICENSE | tests/fuzz/corpus/* | *.json | *.safetensors | *.npy) ;;
     *) grep -Iq . "$file" && texts+=("$file") ;;
   esac
 done
