@@ -37,13 +37,15 @@ struct RowEnd {
   double lse;
 };
 
-HWY_INLINE RowEnd end_row(double max_score, double sum, double sink) {
+/// `need_lse` = false leaves lse at 0: a logarithm per row shows in short sequences.
+HWY_INLINE RowEnd end_row(double max_score, double sum, double sink, bool need_lse) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   if (sum == 0.0) return {kInf, sink};  // no visible key
-  if (sink == -kInf) return {sum, max_score + std::log(sum)};
+  if (sink == -kInf) return {sum, need_lse ? max_score + std::log(sum) : 0.0};
   const double top = max_score > sink ? max_score : sink;
   const double total = sum * std::exp(max_score - top) + std::exp(sink - top);
-  return {total * std::exp(top - max_score), top + std::log(total)};  // sum(p v) is relative to max_score
+  // sum(p v) is relative to max_score
+  return {total * std::exp(top - max_score), need_lse ? top + std::log(total) : 0.0};
 }
 
 /// Ends packed row `row` of the item: `out` (head_dim_v, padded) is sum(p v) relative to `row_max` (in units of
@@ -59,7 +61,8 @@ inline void finish_row(const ForwardContext& context, const WorkItem& item, cons
 
   const bool use_sink = problem.has_sinks && !is_part;  // a sink joins once, when the parts are merged
   const float sink = use_sink ? per_head_value(context.args.sinks, 0, h) : -kInfinity;
-  const RowEnd end = end_row(static_cast<double>(row_max) * rule.lse_scale, row_sum, sink);
+  const RowEnd end = end_row(static_cast<double>(row_max) * rule.lse_scale, row_sum, sink,
+                             is_part || problem.has_lse);
   double divisor = end.divisor;
   if (problem.has_v_descale) {
     divisor /= per_head_value(context.args.v_descale, item.sequence.batch_idx, item.head_k);

@@ -73,6 +73,7 @@ struct Scratch {
   float* scores;   // prefill: (tile_n, 64), keys by rows; decode: (16, tile_n)
   float* bias;     // as scores; null without bias
   float* rows;     // (64, row_stride): rows on their way into or out of the transposed form
+  float* line;     // (2, row_stride): rows on their way into another format
   float* row_max;  // (sub tiles, 64)
   float* row_sum;  // (sub tiles, 64)
   float* rescale;  // (64)
@@ -91,10 +92,11 @@ struct Scratch {
 
 /// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for `rows` rows a;
 /// C has row stride 64 as well. With `rescale` (64) the old C is multiplied by it column by column and kept,
-/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T.
-using ProductF32 = void (*)(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
-                            std::int64_t num_k, const float* b, std::int64_t columns, float* c,
-                            const float* rescale);
+/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T. The elements of A and B
+/// are f32, or pairs of bf16 (operands-inl.h), those of C are f32. Whoever brings a faster product replaces this
+/// pointer in the table.
+using Product = void (*)(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
+                         std::int64_t num_k, const float* b, std::int64_t columns, float* c, const float* rescale);
 
 /// The functions of one instruction set.
 struct KernelTable {
@@ -103,7 +105,8 @@ struct KernelTable {
   void (*decode)(const ForwardContext&, const WorkItem&, const Scratch&);
   /// Merges the split results of query i, head h into out and softmax_lse.
   void (*merge_row)(const ForwardContext&, const Sequence&, std::int64_t i, std::int64_t h);
-  ProductF32 product_f32;
+  Product product_f32;
+  Product product_bf16;  // null: bf16 is converted to f32
 };
 
 }  // namespace onepass::cpu

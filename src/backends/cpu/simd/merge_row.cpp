@@ -2,7 +2,7 @@
 //
 // Problem    lse = log(sum over splits of exp(lse_s) [+ exp(sink)]), out = sum of exp(lse_s - lse) out_s
 // Numerics   weights in float64; a split with lse = -inf has seen no key and is not read; a single non-empty split
-//            without a sink is returned bit for bit
+//            without a sink has weight 1: its values come out unchanged
 // Sources    spec section 3
 #include "backends/cpu/simd/targets.h"
 
@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target
 #include <cmath>
+#include <cstring>
 
 #include "backends/cpu/simd/targets-inl.h"
 #include "backends/cpu/simd/vector-inl.h"
@@ -35,21 +36,27 @@ void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i,
   for (std::int64_t split = 0; split < context.num_splits; ++split) {
     total += std::exp(context.split_lse[split * num_rows + row] - subtrahend);
   }
+  // The weights take the place of the LSEs, which are not needed any more; only this row uses them.
+  for (std::int64_t split = 0; split < context.num_splits; ++split) {
+    float& lse = context.split_lse[split * num_rows + row];
+    lse = lse == -kInfinity ? 0.0f : static_cast<float>(std::exp(lse - subtrahend) / total);
+  }
 
+  const std::int64_t out_row = row_offset_q(s, problem.out, i, h);
   for (std::int64_t d = 0; d < dim_v; d += kLanes) {
-    const auto in_row = hn::FirstN(kF32, static_cast<std::size_t>(min_index(kLanes, dim_v - d)));
+    const std::int64_t count = min_index(kLanes, dim_v - d);
+    HWY_ALIGN float part[kLanes] = {};
     V32 sum = hn::Zero(kF32);
     for (std::int64_t split = 0; split < context.num_splits; ++split) {
-      const float lse = context.split_lse[split * num_rows + row];
-      if (lse == -kInfinity) continue;
-      const auto weight = static_cast<float>(std::exp(lse - subtrahend) / total);
-      const float* part = context.split_out + (split * num_rows + row) * dim_v + d;
-      sum = hn::MulAdd(hn::Set(kF32, weight), hn::MaskedLoad(in_row, kF32, part), sum);
+      const float weight = context.split_lse[split * num_rows + row];
+      if (weight == 0.0f) continue;  // an empty part is not read
+      std::memcpy(part, context.split_out + (split * num_rows + row) * dim_v + d,
+                  static_cast<std::size_t>(count) * sizeof(float));
+      sum = hn::MulAdd(hn::Set(kF32, weight), hn::Load(kF32, part), sum);
     }
-    HWY_ALIGN float merged[kLanes];
-    hn::Store(sum, kF32, merged);
-    store_row(merged, min_index(kLanes, dim_v - d), context.args.out.data, context.args.out.dtype,
-              row_offset_q(s, problem.out, i, h) + d * problem.out.dim, problem.out.dim);
+    hn::Store(sum, kF32, part);
+    store_row(part, count, context.args.out.data, context.args.out.dtype, out_row + d * problem.out.dim,
+              problem.out.dim);
   }
   if (problem.has_lse) {
     const std::int64_t offset = lse_offset(problem, context.args.softmax_lse, s, i, h);

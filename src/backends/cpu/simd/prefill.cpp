@@ -22,6 +22,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target
 #include "backends/cpu/simd/finish-inl.h"
+#include "backends/cpu/simd/operands-inl.h"
 #include "backends/cpu/simd/score-inl.h"
 #include "backends/cpu/simd/targets-inl.h"
 #include "backends/cpu/simd/vector-inl.h"
@@ -38,9 +39,10 @@ struct SubTile {
   std::int64_t row_begin, num_rows;        // packed rows of the sequence and key head
   std::int64_t query_begin, query_end;     // queries they belong to
   std::int64_t columns;                    // num_rows, rounded up to whole vectors
-  float *q, *out, *row_max, *row_sum;      // (head_dim, 64), (head_dim_v, 64), (64), (64)
+  float *q, *out, *row_max, *row_sum;      // (elements(head_dim), 64), (head_dim_v, 64), (64), (64)
 };
 
+template <class Operands>
 class PrefillItem {
  public:
   PrefillItem(const ForwardContext& context, const WorkItem& item, const Scratch& scratch)
@@ -49,11 +51,12 @@ class PrefillItem {
         item_(item),
         scratch_(scratch),
         rule_(score_rule(context, item)),
+        product_(Operands::product(context.kernels)),
         dim_(problem_.head_dim),
         dim_v_(problem_.head_dim_v) {}
 
   void run() {
-    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) pack_queries(sub_tile(t));
+    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) start(sub_tile(t));
     for (std::int64_t n_block = item_.n_block_min; n_block < item_.n_block_max; ++n_block) visit_block(n_block);
     for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) finish(sub_tile(t));
   }
@@ -75,8 +78,15 @@ class PrefillItem {
     return tile;
   }
 
+  void start(const SubTile& tile) const {
+    for (std::int64_t r = 0; r < kM; ++r) {
+      tile.row_max[r] = -kInfinity;
+      tile.row_sum[r] = 0.0f;
+    }
+    std::memset(tile.out, 0, static_cast<std::size_t>(dim_v_ * kM) * sizeof(float));
+  }
+
   void pack_queries(const SubTile& tile) const {
-    const std::int64_t group = problem_.group();
     with_format(problem_.q_dtype, [&]<class Format>(Format) {
       const auto* q = static_cast<const typename Format::Raw*>(context_.args.q.data);
       for (std::int64_t r = 0; r < tile.columns; ++r) {
@@ -85,30 +95,43 @@ class PrefillItem {
           std::memset(row, 0, static_cast<std::size_t>(scratch_.row_stride) * sizeof(float));
           continue;
         }
-        const std::int64_t packed = tile.row_begin + r;
-        load_row<Format>(q + row_offset_q(item_.sequence, problem_.q, packed / group,
-                                          item_.head_k * group + packed % group),
-                         problem_.q.dim, dim_, row);
+        const RowPosition position = row_position(tile, r);
+        Operands::template pack_row<Format>(
+            q + row_offset_q(item_.sequence, problem_.q, position.query, position.head), problem_.q.dim, dim_, row,
+            scratch_.line);
       }
     });
-    transpose(scratch_.rows, scratch_.row_stride, tile.columns, dim_, tile.q, kM);
-    for (std::int64_t r = 0; r < kM; ++r) {
-      tile.row_max[r] = -kInfinity;
-      tile.row_sum[r] = 0.0f;
-    }
-    std::memset(tile.out, 0, static_cast<std::size_t>(dim_v_ * kM) * sizeof(float));
+    transpose(scratch_.rows, scratch_.row_stride, tile.columns, elements(dim_), tile.q, kM);
   }
 
-  /// Rows [key_begin, key_begin + num_keys) of K or V as f32; returns whether all of it is finite, if asked.
-  bool gather(const TensorView& view, const TensorStrides& strides, std::int64_t key_begin, std::int64_t num_keys,
-              std::int64_t dim, std::int64_t* offsets, float* dst, std::int64_t dst_stride, bool check) const {
-    row_offsets_k(problem_, context_.args, item_.sequence, strides, key_begin, num_keys, item_.head_k, offsets);
+  /// Elements that hold n terms of a sum.
+  static std::int64_t elements(std::int64_t n) { return (n + Operands::kTerms - 1) / Operands::kTerms; }
+
+  void gather_keys(std::int64_t key_begin, std::int64_t num_keys) const {
+    row_offsets_k(problem_, context_.args, item_.sequence, problem_.k, key_begin, num_keys, item_.head_k,
+                  scratch_.k_offsets);
+    with_format(problem_.kv_dtype, [&]<class Format>(Format) {
+      const auto* k = static_cast<const typename Format::Raw*>(context_.args.k.data);
+      for (std::int64_t j = 0; j < num_keys; ++j) {
+        Operands::template pack_row<Format>(k + scratch_.k_offsets[j], problem_.k.dim, dim_,
+                                            scratch_.k + j * scratch_.k_stride, scratch_.line);
+      }
+    });
+  }
+
+  /// Returns whether all values are finite, if asked.
+  bool gather_values(std::int64_t key_begin, std::int64_t num_keys, bool check) const {
+    row_offsets_k(problem_, context_.args, item_.sequence, problem_.v, key_begin, num_keys, item_.head_k,
+                  scratch_.v_offsets);
     bool finite = true;
     with_format(problem_.kv_dtype, [&]<class Format>(Format) {
-      const auto* data = static_cast<const typename Format::Raw*>(view.data);
-      for (std::int64_t j = 0; j < num_keys; ++j) {
-        load_row<Format>(data + offsets[j], strides.dim, dim, dst + j * dst_stride);
-        if (check) finite = finite && all_finite(dst + j * dst_stride, dim);
+      const auto* v = static_cast<const typename Format::Raw*>(context_.args.v.data);
+      for (std::int64_t j = 0; j < num_keys; j += Operands::kTerms) {
+        const auto* second = Operands::kTerms == 2 && j + 1 < num_keys ? v + scratch_.v_offsets[j + 1] : nullptr;
+        const bool row_finite = Operands::template pack_values<Format>(
+            v + scratch_.v_offsets[j], second, problem_.v.dim, dim_v_,
+            scratch_.v + j / Operands::kTerms * scratch_.v_stride, scratch_.line, check);
+        finite = finite && row_finite;
       }
     });
     return finite;
@@ -119,11 +142,13 @@ class PrefillItem {
     const std::int64_t key_end = min_index(key_begin + context_.tile_n, item_.sequence.seqlen_k);
     const bool masked = !seen_by_all(item_.row_begin / problem_.group(), (item_.row_end - 1) / problem_.group() + 1,
                                      key_begin, key_end);
-    gather(context_.args.k, problem_.k, key_begin, key_end - key_begin, dim_, scratch_.k_offsets, scratch_.k,
-           scratch_.k_stride, false);
-    const bool v_finite = gather(context_.args.v, problem_.v, key_begin, key_end - key_begin, dim_v_,
-                                 scratch_.v_offsets, scratch_.v, scratch_.v_stride, masked);
-    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) visit_sub_tile(sub_tile(t), key_begin, key_end, v_finite);
+    gather_keys(key_begin, key_end - key_begin);
+    const bool v_finite = gather_values(key_begin, key_end - key_begin, masked);
+    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) {
+      const SubTile tile = sub_tile(t);
+      if (n_block == item_.n_block_min) pack_queries(tile);
+      visit_sub_tile(tile, key_begin, key_end, v_finite);
+    }
   }
 
   /// Whether queries [begin, end) all see keys [key_begin, key_end).
@@ -136,23 +161,26 @@ class PrefillItem {
   void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end, bool v_finite) const {
     const KeyRange visible =
         visible_keys(item_.band, item_.sequence.seqlen_k, tile.query_begin, tile.query_end);
-    const std::int64_t begin = max_index(visible.begin, key_begin), end = min_index(visible.end, key_end);
+    // Keys of the tile that some row sees, widened to whole elements of P and V; the mask hides what that adds.
+    std::int64_t begin = max_index(visible.begin, key_begin) - key_begin;
+    std::int64_t end = min_index(visible.end, key_end) - key_begin;
     if (begin >= end) return;
-    const std::int64_t num_keys = end - begin;
-    const float* k = scratch_.k + (begin - key_begin) * scratch_.k_stride;
-    const float* v = scratch_.v + (begin - key_begin) * scratch_.v_stride;
+    begin = begin / Operands::kTerms * Operands::kTerms;
+    end = min_index(elements(end) * Operands::kTerms, key_end - key_begin);
+    const std::int64_t num_keys = end - begin, first_key = key_begin + begin;
 
-    context_.kernels.product_f32(k, scratch_.k_stride, 1, num_keys, dim_, tile.q, tile.columns, scratch_.scores,
-                                 nullptr);
-    if (!rule_.direct) finish_scores(tile, begin, num_keys);
-    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, begin, end);
-    if (masked) mask_scores(tile, begin, num_keys);
+    product_(scratch_.k + begin * scratch_.k_stride, scratch_.k_stride, 1, num_keys, elements(dim_), tile.q,
+             tile.columns, scratch_.scores, nullptr);
+    if (!rule_.direct) finish_scores(tile, first_key, num_keys);
+    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, first_key, key_begin + end);
+    if (masked) mask_scores(tile, first_key, num_keys);
     softmax(tile, num_keys);
+    const float* v = scratch_.v + begin / Operands::kTerms * scratch_.v_stride;
     if (masked && !v_finite) {
       add_visible_values(tile, num_keys, v);
     } else {
-      context_.kernels.product_f32(v, 1, scratch_.v_stride, dim_v_, num_keys, scratch_.scores, tile.columns,
-                                   tile.out, scratch_.rescale);
+      product_(v, 1, scratch_.v_stride, dim_v_, elements(num_keys), scratch_.scores, tile.columns, tile.out,
+               scratch_.rescale);
     }
   }
 
@@ -261,13 +289,28 @@ class PrefillItem {
       // A row that has seen no key yet has maximum -inf; 0 in its place keeps -inf - (-inf) from occurring.
       top[v] = hn::IfThenZeroElse(hn::Eq(top[v], hn::Set(kF32, -kInfinity)), top[v]);
     }
-    for (std::int64_t j = 0; j < num_keys; ++j) {
+    const auto weight = [&](std::int64_t j, std::int64_t v) HWY_ATTR {
+      return exp2_nonpositive(hn::Mul(hn::Sub(hn::Load(kF32, scores + j * kM + v * kLanes), top[v]), exponent_scale));
+    };
+    const std::int64_t whole = num_keys / Operands::kTerms * Operands::kTerms;
+    for (std::int64_t j = 0; j < whole; j += Operands::kTerms) {
       HWY_UNROLL(4)
       for (std::int64_t v = 0; v < kVectors; ++v) {
-        float* s = scores + j * kM + v * kLanes;
-        const V32 p = exp2_nonpositive(hn::Mul(hn::Sub(hn::Load(kF32, s), top[v]), exponent_scale));
-        sum[v] = hn::Add(sum[v], p);
-        hn::Store(p, kF32, s);
+        V32 p[Operands::kTerms];
+        HWY_UNROLL(2)
+        for (std::int64_t t = 0; t < Operands::kTerms; ++t) {
+          p[t] = weight(j + t, v);
+          sum[v] = hn::Add(sum[v], p[t]);
+        }
+        Operands::store_weights(p, scores + v * kLanes, j);
+      }
+    }
+    if (whole < num_keys) {  // an odd number of keys in pairs: the last one's partner has weight 0
+      HWY_UNROLL(4)
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        const V32 p[2] = {weight(whole, v), hn::Zero(kF32)};
+        sum[v] = hn::Add(sum[v], p[0]);
+        Operands::store_weights(p, scores + v * kLanes, whole);
       }
     }
     HWY_UNROLL(4)
@@ -286,7 +329,7 @@ class PrefillItem {
         float sum = 0.0f;
         const std::int64_t end = min_index(scratch_.visible_end[r], num_keys);
         for (std::int64_t j = scratch_.visible_begin[r]; j < end; ++j) {
-          sum += scratch_.scores[j * kM + r] * v[j * scratch_.v_stride + d];
+          sum += Operands::weight(scratch_.scores, j, r) * Operands::value(v, scratch_.v_stride, j, d);
         }
         float& out = tile.out[d * kM + r];
         out = out * scratch_.rescale[r] + sum;
@@ -307,13 +350,21 @@ class PrefillItem {
   const WorkItem& item_;
   const Scratch& scratch_;
   const ScoreRule rule_;
+  const Product product_;
   const std::int64_t dim_, dim_v_;
 };
 
 }  // namespace
 
 void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch) {
-  PrefillItem(context, item, scratch).run();
+#if HWY_TARGET <= HWY_AVX3
+  const DType kv = context.problem.kv_dtype;
+  const bool bf16_holds_all = context.problem.q_dtype == DType::BF16 && kv != DType::F32 && kv != DType::F16;
+  if (bf16_holds_all && context.kernels.product_bf16 != nullptr) {
+    return PrefillItem<Bf16PairOperands>(context, item, scratch).run();
+  }
+#endif
+  PrefillItem<F32Operands>(context, item, scratch).run();
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

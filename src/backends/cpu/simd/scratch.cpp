@@ -49,6 +49,7 @@ std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, s
   bias = nullptr;
   if (problem.has_bias) carver.piece(bias, 2 * tile_n_padded * kSubTileM);
   carver.piece(rows, kSubTileM * row_stride);
+  carver.piece(line, 2 * row_stride);
   carver.piece(row_max, sub_tiles * kSubTileM);
   carver.piece(row_sum, sub_tiles * kSubTileM);
   carver.piece(rescale, kSubTileM);

@@ -176,7 +176,9 @@ HWY_INLINE V32 exp2_nonpositive(V32 x) {
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.24016444385051727295f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.69315129518508911133f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 1.0f));
-  const V32 result{_mm512_scalef_ps(p.raw, x.raw)};
+  // The mask (not below -126, so true for NaN) keeps out subnormal results: they would slow the second product.
+  const __mmask16 kept = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  return V32{_mm512_maskz_scalef_ps(kept, p.raw, x.raw)};
 #else
   // Adding 1.5 * 2^23 rounds x to an integer in the low bits; the extra 127 is the exponent's bias.
   const hn::Rebind<std::int32_t, F32> di32;
@@ -190,14 +192,27 @@ HWY_INLINE V32 exp2_nonpositive(V32 x) {
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.24022242426872253418f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.69314700365066528320f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 1.0f));
-  const V32 result = hn::Mul(p, power);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(kF32, -126.0f)), hn::Mul(p, power));
 #endif
-  // No subnormal results: they would slow the second product down by assists.
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(kF32, -126.0f)), result);
 }
 
-/// dst[c * dst_stride + r] = src[r * src_stride + c]; rows and cols are rounded up to multiples of 4 (buffers have
-/// the room).
+#if HWY_TARGET != HWY_SCALAR
+/// Stores the 128-bit blocks of x at dst, dst + block_stride, ...
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> x, float* dst, std::int64_t block_stride) {
+  if constexpr (hn::MaxLanes(D{}) <= 4) {
+    hn::StoreU(x, d, dst);
+  } else {
+    const hn::Half<D> half;
+    store_blocks(half, hn::LowerHalf(half, x), dst, block_stride);
+    store_blocks(half, hn::UpperHalf(half, x), dst + static_cast<std::int64_t>(hn::MaxLanes(half)) / 4 * block_stride,
+                 block_stride);
+  }
+}
+#endif
+
+/// dst[c * dst_stride + r] = src[r * src_stride + c]. Reads and writes whole blocks of 4 rows and kLanes columns:
+/// the buffers have the room.
 inline void transpose(const float* src, std::int64_t src_stride, std::int64_t num_rows, std::int64_t num_cols,
                       float* dst, std::int64_t dst_stride) {
 #if HWY_TARGET == HWY_SCALAR
@@ -205,24 +220,25 @@ inline void transpose(const float* src, std::int64_t src_stride, std::int64_t nu
     for (std::int64_t r = 0; r < num_rows; ++r) dst[c * dst_stride + r] = src[r * src_stride + c];
   }
 #else
-  const hn::CappedTag<float, 4> d4;
-  const hn::CappedTag<std::uint64_t, 2> d2;
-  for (std::int64_t c = 0; c < num_cols; c += 4) {
+  const hn::Repartition<std::uint64_t, F32> d64;
+  for (std::int64_t c = 0; c < num_cols; c += kLanes) {
     for (std::int64_t r = 0; r < num_rows; r += 4) {
       const float* s = src + r * src_stride + c;
-      const auto row0 = hn::LoadU(d4, s);
-      const auto row1 = hn::LoadU(d4, s + src_stride);
-      const auto row2 = hn::LoadU(d4, s + 2 * src_stride);
-      const auto row3 = hn::LoadU(d4, s + 3 * src_stride);
-      const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d4, row0, row1));   // 00 10 01 11
-      const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d4, row2, row3));   // 20 30 21 31
-      const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d4, row0, row1));  // 02 12 03 13
-      const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d4, row2, row3));
+      const V32 row0 = hn::LoadU(kF32, s);
+      const V32 row1 = hn::LoadU(kF32, s + src_stride);
+      const V32 row2 = hn::LoadU(kF32, s + 2 * src_stride);
+      const V32 row3 = hn::LoadU(kF32, s + 3 * src_stride);
+      // Per 128-bit block a 4 x 4 transposition; block b holds columns 4 b to 4 b + 3.
+      const auto low01 = hn::BitCast(d64, hn::InterleaveLower(kF32, row0, row1));   // 00 10 01 11
+      const auto low23 = hn::BitCast(d64, hn::InterleaveLower(kF32, row2, row3));   // 20 30 21 31
+      const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(kF32, row0, row1));  // 02 12 03 13
+      const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(kF32, row2, row3));
       float* t = dst + c * dst_stride + r;
-      hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, low01, low23)), d4, t);
-      hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, low01, low23)), d4, t + dst_stride);
-      hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, high01, high23)), d4, t + 2 * dst_stride);
-      hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, high01, high23)), d4, t + 3 * dst_stride);
+      const std::int64_t step = 4 * dst_stride;
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveLower(d64, low01, low23)), t, step);
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveUpper(d64, low01, low23)), t + dst_stride, step);
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveLower(d64, high01, high23)), t + 2 * dst_stride, step);
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveUpper(d64, high01, high23)), t + 3 * dst_stride, step);
     }
   }
 #endif
