@@ -1,0 +1,87 @@
+// What the command line asks for, as plain values.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onepass/attention.h"
+
+namespace onepass::cli {
+
+/// For help texts and for the fixes of messages.
+inline constexpr const char* kCaseExample = "bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
+
+enum class Verb { Run, Check, Bench, Plan, Info };
+
+const char* verb_name(Verb verb);
+
+/// How to compute, for every verb that does.
+struct ExecutionOptions {
+  Backend backend = Backend::Auto;
+  int num_threads = 0;
+  int num_splits = 0;
+  std::string instruction_set;  // of the CPU SIMD backend; empty: the best
+};
+
+/// Files hold one tensor each: "x.npy" or "x.safetensors:name". Empty: not given.
+struct RunOptions {
+  std::string q, k, v, out, lse;
+  std::string cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table;
+  std::string alibi, bias, sinks, k_descale, v_descale;
+  bool heads_first = false;  // 4-dimensional tensors are [batch, heads, seqlen, head_dim]
+  std::optional<DType> dtype;
+  ForwardOptions forward;  // mask, scale, softcap; the execution fields come from `execution`
+  ExecutionOptions execution;
+  bool check = false;
+};
+
+/// Cases by text and by file, in the order given on the command line.
+struct CaseOptions {
+  std::vector<std::string> texts;
+  std::vector<std::string> files;
+};
+
+struct CheckOptions {
+  CaseOptions cases;
+  ExecutionOptions execution;
+};
+
+struct BenchOptions {
+  CaseOptions cases;
+  std::vector<Backend> backends = {Backend::Cpu};
+  ExecutionOptions execution;  // its backend is not used
+  int repeat = 0;              // 0: as many as min_seconds takes
+  double min_seconds = 0.5;    // per case and backend
+  bool check = true;
+};
+
+struct PlanOptions {
+  std::string case_text;
+  std::string device = "this-cpu";  // or a name of the GPU table, or "all"
+  ExecutionOptions execution;
+};
+
+struct CommandLine {
+  Verb verb = Verb::Info;
+  bool json = false;
+  bool progress = false;  // asked for, whatever stderr is
+  RunOptions run;
+  CheckOptions check;
+  BenchOptions bench;
+  PlanOptions plan;
+};
+
+/// Empty when help or the version was asked for and printed.
+/// @throws InvalidArgument for anything that is no valid command line.
+std::optional<CommandLine> parse_command_line(int argc, const char* const* argv);
+
+/// The verb as it stands in error messages, "onepass run"; "onepass" when argv names none. Never fails.
+std::string call_name(int argc, const char* const* argv);
+
+/// Whether argv asks for JSON, also when the rest of it is wrong. Never fails.
+bool wants_json(int argc, const char* const* argv);
+
+const char* backend_text(Backend backend);
+
+}  // namespace onepass::cli
