@@ -109,6 +109,7 @@ std::size_t hash_of(const GuardedBuffer& memory) {
 /// The rows that one side (queries or keys) has in its buffer, sequence by sequence.
 struct Side {
   std::vector<std::int64_t> start, used;  // per sequence; start only matters when packed
+  std::int64_t longest = 0;               // rows that a sequence has room for
   std::int64_t end = 0;                   // of the last sequence in a packed buffer
   std::int64_t rows = 0;                  // of a packed buffer, which may have unused rows past the end
 };
@@ -144,7 +145,9 @@ class Builder {
       const std::int64_t used = c_.ragged ? ragged_length(random_length, seqlen) : seqlen;
       s.start.push_back(s.end);
       s.used.push_back(used);
-      s.end += used + (with_gaps ? random_gap.below(4) : 0);
+      const std::int64_t room = used + (with_gaps ? random_gap.below(4) : 0);
+      s.longest = std::max(s.longest, room);
+      s.end += room;
     }
     s.rows = s.end + (with_gaps ? random_gap.below(4) : 0);
     return s;
@@ -420,10 +423,11 @@ class Builder {
       Placement p;
       if (c_.order == MemoryOrder::DimStride2) p.inner_stride = 2;
       if (c_.order == MemoryOrder::Reversed) p.reversed = 2;
-      args().bias = place("bias", c_.bias_dtype,
-                          std::array{c_.bias_per_batch ? c_.batch : 1, c_.bias_per_head ? c_.num_heads_q : 1,
-                                     c_.seqlen_q, c_.seqlen_k},
-                          p);
+      args().bias =
+          place("bias", c_.bias_dtype,
+                std::array{c_.bias_per_batch ? c_.batch : 1, c_.bias_per_head ? c_.num_heads_q : 1,
+                           std::max(c_.seqlen_q, q_side_.longest), std::max(c_.seqlen_k, k_side_.longest)},
+                p);
     }
   }
 

@@ -7,6 +7,7 @@
 
 #include "onepass/attention.h"
 #include "problem/case_text.h"
+#include "verify/oracle.h"
 
 namespace onepass::verify {
 
@@ -50,6 +51,9 @@ using CheckProgress = std::function<void(double)>;
 /// Frobenius error, LSE.
 CheckReport check_result(const ForwardArguments& args, const ForwardOptions& options,
                          const CheckProgress& progress = {});
+
+/// The same with an evaluation that the caller already has, of the same inputs and options.
+CheckReport judge(const ForwardArguments& args, const Evaluation& evaluation);
 
 /// How to run a case.
 struct CheckHow {

@@ -19,8 +19,9 @@ struct Mask {
     const std::int64_t position = i + seqlen_k - seqlen_q;
     if (causal == Causal::BottomRight && j > position) return false;
     if (causal == Causal::TopLeft && j > i) return false;
-    if (window_left >= 0 && position - window_left > j) return false;
-    if (window_right >= 0 && j > position + window_right) return false;
+    if (window_left >= 0 && position - j > window_left)
+      return false;  // no sum that a huge window could overflow
+    if (window_right >= 0 && j - position > window_right) return false;
     return true;
   }
 };
