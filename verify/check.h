@@ -47,7 +47,8 @@ struct CheckReport {
 using CheckProgress = std::function<void(double)>;
 
 /// Judges args.out and, if present, args.softmax_lse, which a call with these arguments and options wrote.
-/// Order: places of NaN and inf, rows of no sequence and rows without a key (exact), the largest error, the relative
+/// Order: places of NaN and inf, rows of no sequence and rows without a key (exact), the largest error, the
+/// relative
 /// Frobenius error, LSE.
 CheckReport check_result(const ForwardArguments& args, const ForwardOptions& options,
                          const CheckProgress& progress = {});
@@ -62,7 +63,8 @@ struct CheckHow {
   std::string instruction_set;  // of the CPU SIMD backend; empty: the best. Process-wide while the case runs.
 };
 
-/// Makes the tensors of a case, plans and runs it with a workspace of exactly the planned size, and judges the result;
+/// Makes the tensors of a case, plans and runs it with a workspace of exactly the planned size, and judges
+/// the result;
 /// also that nothing outside the outputs and the workspace was written.
 /// @throws what plan() and run() throw.
 CheckReport check_case(const Case& c, const CheckHow& how = {}, const CheckProgress& progress = {});

@@ -216,7 +216,8 @@ class Evaluator {
     return m + std::log(l);
   }
 
-  /// The second and third step of the plain evaluation: P rounded to q's dtype, then P V summed in f32, rounded.
+  /// The second and third step of the plain evaluation: P rounded to q's dtype, then P V summed in f32,
+  /// rounded.
   void plain_softmax_times_v(const std::vector<std::int64_t>& allowed, const std::vector<float>& scores,
                              double sink, const Keys& keys, float* out) const {
     const float m = largest(scores, static_cast<float>(sink));

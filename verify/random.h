@@ -1,4 +1,5 @@
-// Random numbers that are the same on every machine and compiler: integer arithmetic, no library distribution.
+// Random numbers that are the same on every machine and compiler: integer arithmetic, no library
+// distribution.
 #pragma once
 
 #include <cstdint>

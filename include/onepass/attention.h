@@ -57,7 +57,8 @@ struct ForwardArguments {
   TensorView cu_seqlens_k;  ///< optional, i32 [B+1]
   TensorView seqused_q;     ///< optional, i32 [B]: query rows of b in use, from its start
   TensorView seqused_k;     ///< optional, i32 [B]: key rows of b in use, from its start
-  TensorView block_table;   ///< optional, i32 [B, max_pages]: token t is in page block_table[b][t / page_size]
+  /// optional, i32 [B, max_pages]: token t is in page block_table[b][t / page_size]
+  TensorView block_table;
 
   TensorView alibi_slopes;  ///< optional, f32 [Hq] or [B, Hq]: score -= slope * |i + off - j|
   TensorView bias;          ///< optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk]: added to the score
@@ -73,8 +74,9 @@ struct ForwardOptions {
   /// -1 means unlimited on that side. "The last W tokens" is window_left = W - 1, window_right = 0.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
-  std::optional<double> softmax_scale = std::nullopt;  ///< default 1 / sqrt(D); any finite value, also 0 and negative
-  double softcap = 0.0;                 ///< score = softcap * tanh(score / softcap) when > 0
+  /// default 1 / sqrt(D); any finite value, also 0 and negative
+  std::optional<double> softmax_scale = std::nullopt;
+  double softcap = 0.0;  ///< score = softcap * tanh(score / softcap) when > 0
   /// Upper bounds of the lengths of packed and paged sequences. Read from the index tensors when absent
   /// (needs index tensors in host memory).
   std::optional<std::int64_t> max_seqlen_q = std::nullopt;
@@ -89,8 +91,7 @@ struct ForwardOptions {
 /// shapes, strides, dtypes, options, length bounds and `device` only. Tensor data may be null, except that
 /// bounds not given in `options` are read from cu_seqlens/seqused in host memory.
 /// @throws InvalidArgument, NotSupported.
-ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options,
-                      const DeviceInfo& device);
+ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
 /// The same for the machine this process runs on.
 ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options = {});
 

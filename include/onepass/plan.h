@@ -20,19 +20,19 @@ struct AttentionProblem;  // internal: the checked, plain-value form of a call
 struct DeviceInfo {
   enum class Kind : std::uint8_t { Cpu, Cuda };
 
-  std::string name;              ///< "h200", ..., or the model name of a CPU
+  std::string name;  ///< "h200", ..., or the model name of a CPU
   Kind kind = Kind::Cpu;
-  int compute_capability = 0;    ///< 80, 86, 89, 90, 100; 0 for a CPU
-  int num_processors = 1;        ///< streaming multiprocessors, or CPU cores usable by this process
+  int compute_capability = 0;  ///< 80, 86, 89, 90, 100; 0 for a CPU
+  int num_processors = 1;      ///< streaming multiprocessors, or CPU cores usable by this process
   std::int64_t memory_bytes = 0;
   std::int64_t l2_bytes = 0;                ///< GPU L2; a CPU's last-level cache
   std::int64_t l1_bytes_per_processor = 0;  ///< CPU: first-level data cache of a core
   std::int64_t shared_bytes_per_block = 0;  ///< GPU: largest dynamic shared memory of a thread block
   double memory_bytes_per_second = 0;
-  double f32_flops_per_second = 0;   ///< vector units
-  double f16_flops_per_second = 0;   ///< f16/bf16 with f32 accumulation: tensor cores, or the CPU's best path
-  double f8_flops_per_second = 0;    ///< 0: none
-  std::string instruction_set;       ///< CPU: name of the widest SIMD target in use
+  double f32_flops_per_second = 0;  ///< vector units
+  double f16_flops_per_second = 0;  ///< f16/bf16 with f32 accumulation: tensor cores, or the CPU's best path
+  double f8_flops_per_second = 0;   ///< 0: none
+  std::string instruction_set;      ///< CPU: name of the widest SIMD target in use
 
   bool operator==(const DeviceInfo&) const = default;
 };
@@ -52,9 +52,9 @@ struct Decline {
 
 /// One thing to run: a kernel, or a parallel loop on a CPU.
 struct PlanStep {
-  std::string kernel;            ///< as it shows in logs and profilers
-  std::int64_t num_work_items;   ///< thread blocks, or units of work handed to CPU threads
-  int num_threads;               ///< threads per block, or CPU threads
+  std::string kernel;           ///< as it shows in logs and profilers
+  std::int64_t num_work_items;  ///< thread blocks, or units of work handed to CPU threads
+  int num_threads;              ///< threads per block, or CPU threads
 };
 
 /// A named part of the workspace.
@@ -72,20 +72,20 @@ struct Accounting {
   double bytes_lower_bound = 0;       ///< each tensor once
   double intensity_materialised = 0;  ///< FLOP per byte
   double intensity_one_pass = 0;
-  double ridge = 0;                   ///< the device's FLOP per byte
-  double seconds_lower_bound = 0;     ///< max of the two below
+  double ridge = 0;                ///< the device's FLOP per byte
+  double seconds_lower_bound = 0;  ///< max of the two below
   double seconds_compute = 0;
-  double seconds_memory = 0;          ///< bytes_lower_bound over bandwidth
+  double seconds_memory = 0;  ///< bytes_lower_bound over bandwidth
 };
 
 /// The outcome of planning; a value that can be copied, kept and run any number of times.
 struct ONEPASS_API Plan {
-  std::string implementation;      ///< name of the one that accepted
-  std::vector<Decline> declines;   ///< those asked before it
+  std::string implementation;     ///< name of the one that accepted
+  std::vector<Decline> declines;  ///< those asked before it
   std::vector<PlanStep> steps;
-  std::int64_t tile_m = 0;         ///< query rows of one tile
-  std::int64_t tile_n = 0;         ///< key rows of one tile
-  int num_splits = 1;              ///< parts the keys are split into
+  std::int64_t tile_m = 0;  ///< query rows of one tile
+  std::int64_t tile_n = 0;  ///< key rows of one tile
+  int num_splits = 1;       ///< parts the keys are split into
   int num_threads = 1;
   std::vector<WorkspacePiece> workspace;
   Accounting accounting;

@@ -63,10 +63,8 @@ struct TensorView {
 /// A row-major view of `shape` (the last dimension has stride 1).
 /// @throws InvalidArgument when there is no dimension or more than TensorView::kMaxRank, an extent is
 ///   negative, or the number of elements overflows 64 bits (zero extents counted as 1).
-ONEPASS_API TensorView make_view(const void* data, DType dtype,
-                                 std::span<const std::int64_t> shape);
-ONEPASS_API TensorView make_view(const void* data, DType dtype,
-                                 std::initializer_list<std::int64_t> shape);
+ONEPASS_API TensorView make_view(const void* data, DType dtype, std::span<const std::int64_t> shape);
+ONEPASS_API TensorView make_view(const void* data, DType dtype, std::initializer_list<std::int64_t> shape);
 
 /// The same with explicit strides, in elements, one per dimension.
 /// @throws InvalidArgument as above, or when the two lengths differ.
@@ -112,12 +110,10 @@ ONEPASS_API TensorView from_dlpack_fields(const DlpackFields& fields);
 ///   an address that is not aligned to the element, or lanes != 1.
 template <DlpackTensor T>
 TensorView from_dlpack(const T& t) {
-  return detail::from_dlpack_fields({t.data, static_cast<std::int32_t>(t.device.device_type),
-                                     static_cast<std::int32_t>(t.device.device_id), t.ndim,
-                                     static_cast<std::uint8_t>(t.dtype.code),
-                                     static_cast<std::uint8_t>(t.dtype.bits),
-                                     static_cast<std::uint16_t>(t.dtype.lanes), t.shape, t.strides,
-                                     t.byte_offset});
+  return detail::from_dlpack_fields(
+      {t.data, static_cast<std::int32_t>(t.device.device_type), static_cast<std::int32_t>(t.device.device_id),
+       t.ndim, static_cast<std::uint8_t>(t.dtype.code), static_cast<std::uint8_t>(t.dtype.bits),
+       static_cast<std::uint16_t>(t.dtype.lanes), t.shape, t.strides, t.byte_offset});
 }
 
 }  // namespace onepass

@@ -1,4 +1,5 @@
-// The C interface: plain structs to views and options, exceptions to statuses. No rule of attention lives here.
+// The C interface: plain structs to views and options, exceptions to statuses. No rule of attention lives
+// here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -53,7 +53,8 @@ TensorView row_major(void* data, DType dtype, Extents shape) {
   return view;
 }
 
-// Codes of dlpack.h (DLDataTypeCode, DLDeviceType), declared here because nothing else of that header is used.
+// Codes of dlpack.h (DLDataTypeCode, DLDeviceType), declared here because nothing else of that header is
+// used.
 constexpr std::uint8_t kDlInt = 0, kDlFloat = 2, kDlBfloat = 4, kDlFloat8E4M3Fn = 10, kDlFloat8E5M2 = 12;
 constexpr std::int32_t kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13;
 

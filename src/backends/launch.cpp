@@ -27,10 +27,11 @@ void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte>
   for (const Runner& runner : kRunners) {
     if (runner.implementation == plan.implementation) return runner.run(plan, args, workspace);
   }
-  throw InternalError(format_message(
-      "run", fmt::format("the plan names implementation \"{}\" for {}", plan.implementation,
-                         to_string(*plan.problem)),
-      "an implementation of this library", "please report this with the text above"));
+  throw InternalError(format_message("run",
+                                     fmt::format("the plan names implementation \"{}\" for {}",
+                                                 plan.implementation, to_string(*plan.problem)),
+                                     "an implementation of this library",
+                                     "please report this with the text above"));
 }
 
 }  // namespace onepass

@@ -23,11 +23,11 @@ const char* causal_name(Causal causal) {
 }
 
 std::string to_string(const AttentionProblem& p) {
-  std::string text = fmt::format("{}, batch {}, heads {}/{}, seqlen_q {}{} {}, seqlen_k {}{} {}, head_dim {}/{}",
-                                 dtype_name(p.q_dtype), p.batch, p.num_heads_q, p.num_heads_k,
-                                 p.q_layout == SequenceLayout::Dense ? "" : "<= ", p.seqlen_q,
-                                 layout_name(p.q_layout), p.k_layout == SequenceLayout::Dense ? "" : "<= ",
-                                 p.seqlen_k, layout_name(p.k_layout), p.head_dim, p.head_dim_v);
+  std::string text = fmt::format(
+      "{}, batch {}, heads {}/{}, seqlen_q {}{} {}, seqlen_k {}{} {}, head_dim {}/{}", dtype_name(p.q_dtype),
+      p.batch, p.num_heads_q, p.num_heads_k, p.q_layout == SequenceLayout::Dense ? "" : "<= ", p.seqlen_q,
+      layout_name(p.q_layout), p.k_layout == SequenceLayout::Dense ? "" : "<= ", p.seqlen_k,
+      layout_name(p.k_layout), p.head_dim, p.head_dim_v);
   if (p.k_layout == SequenceLayout::Paged) text += fmt::format(", page_size {}", p.page_size);
   if (p.kv_dtype != p.q_dtype) text += fmt::format(", k/v {}", dtype_name(p.kv_dtype));
   if (p.causal != Causal::None) text += fmt::format(", causal {}", causal_name(p.causal));
@@ -36,10 +36,15 @@ std::string to_string(const AttentionProblem& p) {
   }
   text += fmt::format(", scale {:.6g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(", softcap {:.6g}", p.softcap);
-  const std::pair<bool, const char*> features[] = {
-      {p.has_alibi, "alibi"},          {p.has_bias, "bias"},           {p.has_sinks, "sinks"},
-      {p.has_seqused_q, "seqused_q"},  {p.has_seqused_k, "seqused_k"}, {p.has_k_descale, "k_descale"},
-      {p.has_v_descale, "v_descale"}, {p.has_lse, "lse"},             {p.memory == DeviceKind::Cuda, "in GPU memory"}};
+  const std::pair<bool, const char*> features[] = {{p.has_alibi, "alibi"},
+                                                   {p.has_bias, "bias"},
+                                                   {p.has_sinks, "sinks"},
+                                                   {p.has_seqused_q, "seqused_q"},
+                                                   {p.has_seqused_k, "seqused_k"},
+                                                   {p.has_k_descale, "k_descale"},
+                                                   {p.has_v_descale, "v_descale"},
+                                                   {p.has_lse, "lse"},
+                                                   {p.memory == DeviceKind::Cuda, "in GPU memory"}};
   for (const auto& [present, name] : features) {
     if (present) text += fmt::format(", {}", name);
   }

@@ -32,7 +32,7 @@ struct TensorStrides {
 };
 
 struct AttentionProblem {
-  DType q_dtype = DType::F32;   // also the type of out
+  DType q_dtype = DType::F32;  // also the type of out
   DType kv_dtype = DType::F32;
   DType bias_dtype = DType::F32;
 
@@ -61,9 +61,7 @@ struct AttentionProblem {
 
   std::int64_t group() const { return num_heads_k == 0 ? 1 : num_heads_q / num_heads_k; }
   /// The mask forbids nothing but keys past the end.
-  bool unmasked() const {
-    return causal == Causal::None && window_left < 0 && window_right < 0;
-  }
+  bool unmasked() const { return causal == Causal::None && window_left < 0 && window_right < 0; }
 
   bool operator==(const AttentionProblem&) const = default;
 };

@@ -150,7 +150,8 @@ constexpr const char* kAllTokens =
     "b<N> hq<N> hk<N> sq<N> sk<N> d<N> dv<N> causal causaltl wl<N> wr<N> scale<X> softcap<X> alibi alibib "
     "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 descale1 descaleh descalebh packed packedq packedk "
     "page<N> "
-    "ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb reversed mean<X> meanv<X> seed<N> split<N> "
+    "ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb reversed mean<X> meanv<X> seed<N> "
+    "split<N> "
     "nolse nopoison";
 constexpr const char* kExample = "write it like bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
 

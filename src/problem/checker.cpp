@@ -51,7 +51,8 @@ void Checker::sane(NamedView t) const {
   if (elements == 0) return;
   if (elements * element_bytes > kMaxBytes || (highest - lowest + 1) * element_bytes > kMaxBytes) {
     fail(fmt::format("{} with strides {} spans more than 2^56 bytes", describe(t), strides_string(view)),
-         "tensors whose elements lie within 2^56 bytes", fmt::format("correct shape or strides of {}", t.name));
+         "tensors whose elements lie within 2^56 bytes",
+         fmt::format("correct shape or strides of {}", t.name));
   }
 }
 
@@ -77,8 +78,10 @@ void Checker::extent(NamedView t, int dim, std::int64_t extent, const std::strin
        fmt::format("{} there", extent), fmt::format("make {} and the other tensor agree", t.name));
 }
 
-void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape, const std::string& because) const {
-  if (std::equal(shape.begin(), shape.end(), t.view.shape.begin(), t.view.shape.begin() + t.view.rank)) return;
+void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape,
+                    const std::string& because) const {
+  if (std::equal(shape.begin(), shape.end(), t.view.shape.begin(), t.view.shape.begin() + t.view.rank))
+    return;
   fail(fmt::format("{} has another shape than needed: {}", describe(t), because),
        fmt::format("[{}]", fmt::join(shape, ", ")), fmt::format("pass {} in that shape", t.name));
 }
@@ -90,15 +93,17 @@ void Checker::writable_strides(NamedView t) const {
   for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
     if (view.shape[i] > 1) order.push_back(i);
   }
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return std::abs(view.strides[a]) < std::abs(view.strides[b]); });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::abs(view.strides[a]) < std::abs(view.strides[b]);
+  });
   std::int64_t reach = 0;  // largest distance that the smaller strides cover
   for (const std::size_t i : order) {
     const std::int64_t stride = std::abs(view.strides[i]);
     if (stride <= reach) {
-      fail(fmt::format("{} with strides {} has elements that share memory", describe(t), strides_string(view)),
-           fmt::format("{} is written, so each element needs an address of its own", t.name),
-           "pass a tensor without broadcast or overlapping dimensions");
+      fail(
+          fmt::format("{} with strides {} has elements that share memory", describe(t), strides_string(view)),
+          fmt::format("{} is written, so each element needs an address of its own", t.name),
+          "pass a tensor without broadcast or overlapping dimensions");
     }
     reach += (view.shape[i] - 1) * stride;
   }

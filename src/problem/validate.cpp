@@ -139,7 +139,8 @@ class Validator {
       p_.total_q = p_.batch * p_.seqlen_q;
     }
     if (p_.num_heads_q < 1) {
-      check_.fail(fmt::format("q {} has no heads", shape_string(q)), "1 head or more", "pass q with its heads");
+      check_.fail(fmt::format("q {} has no heads", shape_string(q)), "1 head or more",
+                  "pass q with its heads");
     }
     check_head_dim("q", p_.head_dim, q);
   }
@@ -183,8 +184,9 @@ class Validator {
     if (p_.num_heads_k >= 1 && p_.num_heads_q % p_.num_heads_k == 0) return;
     const auto q_first = static_cast<std::size_t>(args_.q.rank - 3);
     const auto k_first = static_cast<std::size_t>(args_.k.rank - 3);
-    const bool swapped = args_.k.shape[k_first] >= 1 && args_.q.shape[q_first] % args_.k.shape[k_first] == 0 &&
-                         args_.q.rank == 4 && args_.k.rank == 4;
+    const bool swapped = args_.k.shape[k_first] >= 1 &&
+                         args_.q.shape[q_first] % args_.k.shape[k_first] == 0 && args_.q.rank == 4 &&
+                         args_.k.rank == 4;
     check_.fail(fmt::format("q has {} heads, but k has {} (q {}, k {})", p_.num_heads_q, p_.num_heads_k,
                             shape_string(args_.q), shape_string(args_.k)),
                 "query heads are a multiple of key heads; the layout is [batch, seqlen, heads, head_dim]",
@@ -195,13 +197,14 @@ class Validator {
 
   void outputs() {
     const TensorView &q = args_.q, &out = args_.out, &lse = args_.softmax_lse;
-    check_.rank({"out", out}, q.rank, q.rank == 4 ? "[batch, seqlen, heads, head_dim_v]"
-                                                  : "[total_q, heads, head_dim_v]");
+    check_.rank({"out", out}, q.rank,
+                q.rank == 4 ? "[batch, seqlen, heads, head_dim_v]" : "[total_q, heads, head_dim_v]");
     if (q.rank == 4) {
       check_.shape({"out", out}, {p_.batch, p_.seqlen_q, p_.num_heads_q, p_.head_dim_v},
                    "q's rows and heads, v's head_dim");
     } else {
-      check_.shape({"out", out}, {p_.total_q, p_.num_heads_q, p_.head_dim_v}, "q's rows and heads, v's head_dim");
+      check_.shape({"out", out}, {p_.total_q, p_.num_heads_q, p_.head_dim_v},
+                   "q's rows and heads, v's head_dim");
     }
     check_.writable_strides({"out", out});
     p_.out = strides_of(out);
@@ -210,7 +213,8 @@ class Validator {
       check_.dtype({"softmax_lse", lse}, {DType::F32}, "statistics are f32");
       if (q.rank == 4) {
         check_.rank({"softmax_lse", lse}, 3, "[batch, heads, seqlen]");
-        check_.shape({"softmax_lse", lse}, {p_.batch, p_.num_heads_q, p_.seqlen_q}, "one value per head and row");
+        check_.shape({"softmax_lse", lse}, {p_.batch, p_.num_heads_q, p_.seqlen_q},
+                     "one value per head and row");
       } else {
         check_.rank({"softmax_lse", lse}, 2, "[heads, total_q]");
         check_.shape({"softmax_lse", lse}, {p_.num_heads_q, p_.total_q}, "one value per head and row");
@@ -220,9 +224,9 @@ class Validator {
   }
 
   void index_tensors() {
-    for (const Named& t : {Named{"cu_seqlens_q", args_.cu_seqlens_q}, Named{"cu_seqlens_k", args_.cu_seqlens_k},
-                           Named{"seqused_q", args_.seqused_q}, Named{"seqused_k", args_.seqused_k},
-                           Named{"block_table", args_.block_table}}) {
+    for (const Named& t : {Named{"cu_seqlens_q", args_.cu_seqlens_q},
+                           Named{"cu_seqlens_k", args_.cu_seqlens_k}, Named{"seqused_q", args_.seqused_q},
+                           Named{"seqused_k", args_.seqused_k}, Named{"block_table", args_.block_table}}) {
       if (t.view.present()) check_.dtype(t, {DType::I32}, "index tensors are int32");
     }
     p_.has_seqused_q = args_.seqused_q.present();
@@ -248,15 +252,17 @@ class Validator {
       }
     }
     if (p_.q_layout == SequenceLayout::Packed) {
-      p_.seqlen_q = options_.max_seqlen_q ? *options_.max_seqlen_q
-                                          : largest_length("max_seqlen_q", "cu_seqlens_q", args_.cu_seqlens_q);
+      p_.seqlen_q = options_.max_seqlen_q
+                        ? *options_.max_seqlen_q
+                        : largest_length("max_seqlen_q", "cu_seqlens_q", args_.cu_seqlens_q);
     }
     if (p_.k_layout == SequenceLayout::Packed) {
-      p_.seqlen_k = options_.max_seqlen_k ? *options_.max_seqlen_k
-                                          : largest_length("max_seqlen_k", "cu_seqlens_k", args_.cu_seqlens_k);
+      p_.seqlen_k = options_.max_seqlen_k
+                        ? *options_.max_seqlen_k
+                        : largest_length("max_seqlen_k", "cu_seqlens_k", args_.cu_seqlens_k);
     } else if (p_.k_layout == SequenceLayout::Paged) {
       const std::int64_t capacity = p_.max_pages_per_sequence * p_.page_size;
-      p_.seqlen_k = options_.max_seqlen_k ? std::min(*options_.max_seqlen_k, capacity)
+      p_.seqlen_k = options_.max_seqlen_k               ? std::min(*options_.max_seqlen_k, capacity)
                     : readable_on_host(args_.seqused_k) ? std::min(capacity, largest_used(args_.seqused_k))
                                                         : capacity;
     }
@@ -264,8 +270,8 @@ class Validator {
 
   void mask_and_scale() {
     p_.causal = options_.causal;
-    for (const auto& [name, value] : {std::pair{"window_left", options_.window_left},
-                                      std::pair{"window_right", options_.window_right}}) {
+    for (const auto& [name, value] :
+         {std::pair{"window_left", options_.window_left}, std::pair{"window_right", options_.window_right}}) {
       if (value < -1) {
         check_.fail(fmt::format("{} is {}", name, value), "0 or more keys on that side, or -1 for no limit",
                     fmt::format("set {} to -1 or to a number of keys", name));
@@ -457,20 +463,20 @@ class IndexValidator {
     if (!seqused.view.present()) return room;
     const std::int64_t used = index_value(seqused.view, b);
     if (used < 0 || used > room) {
-      check_.fail(fmt::format("{}[{}] is {}, but sequence {} has room for {} rows{}", seqused.name, b, used, b,
-                              room,
-                              paged ? fmt::format(" ({} pages of {})", p_.max_pages_per_sequence, p_.page_size)
-                                    : std::string()),
-                  fmt::format("0 to {}", room),
-                  paged ? "give block_table more columns" : fmt::format("correct {}", seqused.name));
+      check_.fail(
+          fmt::format("{}[{}] is {}, but sequence {} has room for {} rows{}", seqused.name, b, used, b, room,
+                      paged ? fmt::format(" ({} pages of {})", p_.max_pages_per_sequence, p_.page_size)
+                            : std::string()),
+          fmt::format("0 to {}", room),
+          paged ? "give block_table more columns" : fmt::format("correct {}", seqused.name));
     }
     return used;
   }
 
   void bound(std::int64_t b, const char* tensor, std::int64_t length, std::int64_t limit) const {
     if (length <= limit) return;
-    check_.fail(fmt::format("sequence {} has {} rows of {}, but max_seqlen_{} is {}", b, length, tensor, tensor,
-                            limit),
+    check_.fail(fmt::format("sequence {} has {} rows of {}, but max_seqlen_{} is {}", b, length, tensor,
+                            tensor, limit),
                 fmt::format("lengths up to max_seqlen_{}", tensor),
                 fmt::format("raise max_seqlen_{}, or leave it out", tensor));
   }
@@ -481,7 +487,8 @@ class IndexValidator {
     for (std::int64_t column = 0; column * p_.page_size < seqlen_k; ++column) {
       const std::int64_t page = data[b * table.strides[0] + column * table.strides[1]];
       if (page < 0 || page >= p_.num_pages) {
-        check_.fail(fmt::format("block_table[{}][{}] is {}, but the pool has {} pages", b, column, page, p_.num_pages),
+        check_.fail(fmt::format("block_table[{}][{}] is {}, but the pool has {} pages", b, column, page,
+                                p_.num_pages),
                     fmt::format("0 to {} in the first ceil(seqused_k / page_size) columns", p_.num_pages - 1),
                     "correct block_table or seqused_k");
       }
@@ -508,7 +515,8 @@ ForwardOptions options_of(const AttentionProblem& problem) {
 
 }  // namespace
 
-AttentionProblem validate_problem(const char* call, const ForwardArguments& args, const ForwardOptions& options) {
+AttentionProblem validate_problem(const char* call, const ForwardArguments& args,
+                                  const ForwardOptions& options) {
   return Validator(call, args, options).problem();
 }
 
@@ -516,8 +524,9 @@ void validate_run(const char* call, const AttentionProblem& problem, const Forwa
   const Checker check(call);
   const AttentionProblem given = validate_problem(call, args, options_of(problem));
   if (given != problem) {
-    check.fail(fmt::format("the tensors are {}, but the plan is for {}", to_string(given), to_string(problem)),
-               "the shapes, strides and dtypes that the plan was made for", "make a plan for these tensors");
+    check.fail(
+        fmt::format("the tensors are {}, but the plan is for {}", to_string(given), to_string(problem)),
+        "the shapes, strides and dtypes that the plan was made for", "make a plan for these tensors");
   }
   for (const Named& t : all_tensors(args)) check.address(t);
   for (const Named& t : {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}}) {
@@ -534,18 +543,21 @@ void validate_merge(const char* call, const MergeArguments& args) {
   const Checker check(call);
   const Named out_a{"out_a", args.out_a}, lse_a{"lse_a", args.lse_a}, out_b{"out_b", args.out_b},
       lse_b{"lse_b", args.lse_b}, out{"out", args.out}, lse{"lse", args.lse};
-  for (const Named& t : {out_a, lse_a, out_b, lse_b, out}) check.present(t, "merge joins (out_a, lse_a) and (out_b, lse_b)");
+  for (const Named& t : {out_a, lse_a, out_b, lse_b, out})
+    check.present(t, "merge joins (out_a, lse_a) and (out_b, lse_b)");
   for (const Named& t : {out_a, lse_a, out_b, lse_b, out, lse}) {
     check.sane(t);
     check.address(t);
     if (t.view.present() && t.view.device != DeviceKind::Cpu) {
-      check.fail(fmt::format("{} is in GPU memory", t.name), "tensors in host memory: this version merges on the CPU",
+      check.fail(fmt::format("{} is in GPU memory", t.name),
+                 "tensors in host memory: this version merges on the CPU",
                  fmt::format("copy {} to the host", t.name));
     }
   }
   if (out.view.rank != 3 && out.view.rank != 4) {
     check.fail(fmt::format("out {} has {} dimensions", shape_string(out.view), out.view.rank),
-               "[batch, seqlen, heads, head_dim_v] or packed [total_q, heads, head_dim_v]", "pass out as one of these");
+               "[batch, seqlen, heads, head_dim_v] or packed [total_q, heads, head_dim_v]",
+               "pass out as one of these");
   }
   const bool dense = out.view.rank == 4;
   const auto& s = out.view.shape;

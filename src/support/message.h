@@ -12,8 +12,8 @@ namespace onepass {
 std::string format_message(const std::string& call, const std::string& given, const std::string& allowed,
                            const std::string& fix);
 
-[[noreturn]] void throw_invalid(const std::string& call, const std::string& given,
-                                const std::string& allowed, const std::string& fix);
+[[noreturn]] void throw_invalid(const std::string& call, const std::string& given, const std::string& allowed,
+                                const std::string& fix);
 
 /// "[2, 512, 32, 64]"
 std::string shape_string(const TensorView& view);

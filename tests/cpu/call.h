@@ -30,7 +30,8 @@ struct Sizes {
   std::int64_t head_dim = 4, head_dim_v = 4;
 };
 
-/// Element idx of a tensor is the index of its row (dimension `dim`) plus one, in all channels: O names the keys seen.
+/// Element idx of a tensor is the index of its row (dimension `dim`) plus one, in all channels: O names the
+/// keys seen.
 inline auto row_number(std::size_t dim) {
   return [dim](std::span<const std::int64_t> idx) { return idx[dim] + 1; };
 }

@@ -37,7 +37,8 @@ TEST(golden, case_a_has_its_exact_fractions) {
 }
 
 TEST(golden, case_a_in_two_parts_of_two_keys_has_the_named_sums) {
-  // Each half alone: o = U / l with l = 3/2 and U = [[1/2,1],[1,1/2]] after two keys (scaled to the maximum so far).
+  // Each half alone: o = U / l with l = 3/2 and U = [[1/2,1],[1,1/2]] after two keys (scaled to the maximum
+  // so far).
   on_every_target([](const Target& target) {
     Call call;
     call.args.q = call.keep(rows(target.dtype, {{1, 0}, {0, 1}}));

@@ -1,4 +1,5 @@
-// Inputs that broke other libraries' addressing: pages, caches, padding, strides, DLPack, head groups, head dims.
+// Inputs that broke other libraries' addressing: pages, caches, padding, strides, DLPack, head groups, head
+// dims.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +13,8 @@
 namespace onepass {
 namespace {
 
-/// A call with one sequence of `seqlen_k` tokens in pages; q = 0, v of token t = t + 1; everything unused is NaN.
+/// A call with one sequence of `seqlen_k` tokens in pages; q = 0, v of token t = t + 1; everything unused is
+/// NaN.
 /// K and V are pools of their own, or the two halves of one pool [pages, 2, page, H, D].
 Call paged_call(const Target& target, std::int64_t page, std::int64_t seqlen_q, std::int64_t seqlen_k,
                 bool one_pool) {

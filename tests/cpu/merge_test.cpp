@@ -107,7 +107,8 @@ TEST(merge, parts_of_the_keys_merge_to_the_whole) {
       merge({a.args.out, a.args.softmax_lse, b.args.out, b.args.softmax_lse, whole.args.out,
              whole.args.softmax_lse},
             2);
-      // The parts were rounded to the dtype on their own: one rounding more than the bound of a whole call knows.
+      // The parts were rounded to the dtype on their own: one rounding more than the bound of a whole call
+      // knows.
       for (std::size_t n = 0; n < evaluation.out.size(); ++n) {
         const float got = load_float(whole.args.out.data, target.dtype, static_cast<std::int64_t>(n));
         EXPECT_NEAR(got, evaluation.out[n], 3 * target.rounding() * (1 + std::abs(evaluation.out[n]))) << cut;

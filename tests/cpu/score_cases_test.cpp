@@ -1,4 +1,5 @@
-// Inputs that broke scores, softmax and their extras in other libraries: large logits, caps, bias, ALiBi, sinks, f8.
+// Inputs that broke scores, softmax and their extras in other libraries: large logits, caps, bias, ALiBi,
+// sinks, f8.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// What the numbers are tested on: the reference and the SIMD backend, the latter with every instruction set that
+// What the numbers are tested on: the reference and the SIMD backend, the latter with every instruction set
+// that
 // this machine can run, in each dtype.
 #pragma once
 
@@ -24,7 +25,8 @@ struct Target {
   std::string name() const {
     return (backend == Backend::Reference ? "reference" : "cpu " + instruction_set) + " " + dtype_name(dtype);
   }
-  /// How far a value may be off that is exact but for the rounding of the output (and of a probability or two).
+  /// How far a value may be off that is exact but for the rounding of the output (and of a probability or
+  /// two).
   double rounding() const { return dtype == DType::F32 ? 2e-6 : dtype == DType::F16 ? 0x1.1p-11 : 0x1.1p-8; }
   double near(double value) const { return rounding() * (value < 0 ? -value : value); }
 };
@@ -49,7 +51,8 @@ class OnTarget {
   OnTarget& operator=(const OnTarget&) = delete;
 };
 
-/// Plans and runs on a target with a workspace of exactly the planned size, and sees that its ends stay untouched.
+/// Plans and runs on a target with a workspace of exactly the planned size, and sees that its ends stay
+/// untouched.
 inline void run_on(const Target& target, const ForwardArguments& args, ForwardOptions options) {
   const OnTarget forced(target);
   options.backend = target.backend;

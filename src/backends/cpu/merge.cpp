@@ -1,7 +1,8 @@
 // cpu/merge.cpp - the union of two partial attention results over disjoint key sets
 //
 // Problem    lse = logaddexp(lse_a, lse_b), out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b, row by row
-// Numerics   weights in float64; a side with lse = -inf holds nothing: it is never read, the other side is copied
+// Numerics   weights in float64; a side with lse = -inf holds nothing: it is never read, the other side is
+// copied
 // Sources    spec section 3; the merge of Milakov and Gimelshein 2018 (arXiv:1805.02867), section 3.1
 #include "backends/cpu/merge.h"
 
@@ -52,7 +53,7 @@ void merge(const MergeArguments& args, int num_threads) {
       const float lse_a = a.lse_at(n, i, h), lse_b = b.lse_at(n, i, h);
       const double larger = std::fmax(lse_a, lse_b), smaller = std::fmin(lse_a, lse_b);
       const bool has_nan = std::isnan(lse_a) || std::isnan(lse_b);
-      const double lse = has_nan          ? std::numeric_limits<double>::quiet_NaN()
+      const double lse = has_nan            ? std::numeric_limits<double>::quiet_NaN()
                          : smaller == -kInf ? larger
                                             : larger + std::log1p(std::exp(smaller - larger));
       const double weight_a = std::exp(lse_a - lse), weight_b = std::exp(lse_b - lse);

@@ -64,8 +64,8 @@ inline std::int64_t row_offset_k(const AttentionProblem& problem, const ForwardA
 
 /// row_offset_k of the `count` rows from j_begin on, written to offsets; one table look-up per page.
 inline void row_offsets_k(const AttentionProblem& problem, const ForwardArguments& args, const Sequence& s,
-                          const TensorStrides& strides, std::int64_t j_begin, std::int64_t count, std::int64_t h,
-                          std::int64_t* offsets) {
+                          const TensorStrides& strides, std::int64_t j_begin, std::int64_t count,
+                          std::int64_t h, std::int64_t* offsets) {
   const bool paged = problem.k_layout == SequenceLayout::Paged;
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t j = j_begin + done;

@@ -52,7 +52,8 @@ TEST(case_text, key_heads_key_rows_and_value_dim_default_to_the_queries) {
 TEST(case_text, every_token_sets_its_value) {
   const Case c = parse_case(
       "f16_b3_hq8_hk2_sq5_sk9_d64_dv32_causaltl_wl3_wr0_scale-0.25_softcap30.5_alibib_bias1hf32_biasinf_sink_"
-      "kvf8e4m3_descalebh_packedq_page16_ragged_gap_maxlen_bhsd_mean-1.5_meanv3_seed42_split3_nolse_nopoison");
+      "kvf8e4m3_descalebh_packedq_page16_ragged_gap_maxlen_bhsd_mean-1.5_meanv3_seed42_split3_nolse_"
+      "nopoison");
   EXPECT_EQ(c.head_dim_v, 32);
   EXPECT_EQ(c.causal, Causal::TopLeft);
   EXPECT_EQ(c.window_left, 3);

@@ -27,7 +27,9 @@ struct Call {
   static TensorView index(std::vector<std::int32_t>& values) {
     return make_view(values.data(), DType::I32, {static_cast<std::int64_t>(values.size())});
   }
-  TensorView f32(std::initializer_list<std::int64_t> shape) { return make_view(memory.data(), DType::F32, shape); }
+  TensorView f32(std::initializer_list<std::int64_t> shape) {
+    return make_view(memory.data(), DType::F32, shape);
+  }
   TensorView written(std::initializer_list<std::int64_t> shape) {
     return make_view(out_memory.data(), DType::F32, shape);
   }
@@ -151,15 +153,17 @@ TEST(validate, swapped_layout_is_recognised) {
   c.args.k = make_view(c.memory.data(), DType::F32, {2, 2, 48, 8});
   c.args.v = c.args.k;
   c.args.out = c.args.q;
-  expect_refused(c, "q has 512 heads, but k has 48 (q [2, 4, 512, 8], k [2, 2, 48, 8])",
-                 "query heads are a multiple of key heads; the layout is [batch, seqlen, heads, head_dim].\n  Fix: "
-                 "these look like [batch, heads, seqlen, head_dim]");
+  expect_refused(
+      c, "q has 512 heads, but k has 48 (q [2, 4, 512, 8], k [2, 2, 48, 8])",
+      "query heads are a multiple of key heads; the layout is [batch, seqlen, heads, head_dim].\n  Fix: "
+      "these look like [batch, heads, seqlen, head_dim]");
 }
 
 TEST(validate, head_dim_mismatch_names_both_tensors) {
   Call c = Call::dense();
   c.args.k = c.f32({2, 6, 2, 6});
-  expect_refused(c, "k [2, 6, 2, 6] has extent 6 in dimension 3, but q has head_dim 8 (q [2, 5, 4, 8])", "8 there");
+  expect_refused(c, "k [2, 6, 2, 6] has extent 6 in dimension 3, but q has head_dim 8 (q [2, 5, 4, 8])",
+                 "8 there");
 }
 
 TEST(validate, k_and_v_rows_must_agree) {
@@ -172,7 +176,8 @@ TEST(validate, batch_mismatch_is_named) {
   Call c = Call::dense();
   c.args.k = c.f32({3, 6, 2, 8});
   c.args.v = c.f32({3, 6, 2, 4});
-  expect_refused(c, "k [3, 6, 2, 8] has extent 3 in dimension 0, but the batch is 2 (q [2, 5, 4, 8])", "2 there");
+  expect_refused(c, "k [3, 6, 2, 8] has extent 3 in dimension 0, but the batch is 2 (q [2, 5, 4, 8])",
+                 "2 there");
 }
 
 TEST(validate, out_shape_is_checked) {
@@ -347,7 +352,8 @@ TEST(validate, a_page_out_of_the_pool_is_refused_only_where_it_is_used) {
     Call c = Call::paged();
     c.table = {0, 2, page, 3};
     c.bind_paged();
-    expect_refused(c, "block_table[1][0] is " + std::to_string(page) + ", but the pool has 4 pages", "0 to 3");
+    expect_refused(c, "block_table[1][0] is " + std::to_string(page) + ", but the pool has 4 pages",
+                   "0 to 3");
   }
   Call d = Call::paged();
   d.used_k = {3, 2};
@@ -390,7 +396,8 @@ TEST(validate, bounds_are_needed_when_offsets_cannot_be_read) {
   Call c = Call::packed();
   c.bind_packed();
   c.args.cu_seqlens_q.data = nullptr;
-  expect_refused(c, "max_seqlen_q is not given, and cu_seqlens_q cannot be read here", "an upper bound in max_seqlen_q");
+  expect_refused(c, "max_seqlen_q is not given, and cu_seqlens_q cannot be read here",
+                 "an upper bound in max_seqlen_q");
 }
 
 TEST(validate, scale_softcap_and_windows_have_ranges) {
@@ -488,7 +495,8 @@ TEST(validate, merge_checks_shapes_dtypes_and_addresses) {
   EXPECT_THAT(a.refusal(), HasSubstr("lse_a is missing"));
   MergeCall b;
   b.args.out_b.shape[1] = 4;
-  EXPECT_THAT(b.refusal(), HasSubstr("out_b [1, 4, 2, 4] has extent 4 in dimension 1, but out is [1, 3, 2, 4]"));
+  EXPECT_THAT(b.refusal(),
+              HasSubstr("out_b [1, 4, 2, 4] has extent 4 in dimension 1, but out is [1, 3, 2, 4]"));
   MergeCall c;
   c.args.lse_b = make_view(c.lb.data(), DType::F32, {1, 3, 2});
   EXPECT_THAT(c.refusal(), HasSubstr("lse_b [1, 3, 2]"));

@@ -1,8 +1,10 @@
 // cpu/reference/forward.cpp - attention forward as the formula says, in float64
 //
-// Problem    spec section 2, every feature, one query row at a time: all scores of the row, their maximum, the
+// Problem    spec section 2, every feature, one query row at a time: all scores of the row, their maximum,
+// the
 //            sum of exponentials, the weighted sum of V. O(seqlen_k) scratch per thread.
-// Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded once when stored
+// Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded once when
+// stored
 // Use        the truth for tests and `--check`; never chosen unless asked for
 #include <algorithm>
 #include <cmath>
@@ -46,7 +48,8 @@ class ReferenceForward {
       sum += p;
       const std::int64_t v_row = row_offset_k(problem_, args_, s, problem_.v, j, hk);
       for (std::int64_t d = 0; d < problem_.head_dim_v; ++d) {
-        scratch.out[static_cast<std::size_t>(d)] += p * v_descale * value_at(args_.v, v_row + d * problem_.v.dim);
+        scratch.out[static_cast<std::size_t>(d)] +=
+            p * v_descale * value_at(args_.v, v_row + d * problem_.v.dim);
       }
     }
     store_row(s, h, i, scratch, sum, subtrahend);
@@ -67,8 +70,7 @@ class ReferenceForward {
     }
     const double k_descale = problem_.has_k_descale ? per_head_value(args_.k_descale, s.batch_idx, hk) : 1.0;
     const double slope = problem_.has_alibi ? per_head_value(args_.alibi_slopes, s.batch_idx, h) : 0.0;
-    const std::int64_t bias_row =
-        problem_.has_bias ? bias_row_offset(args_.bias, s.batch_idx, h, i) : 0;
+    const std::int64_t bias_row = problem_.has_bias ? bias_row_offset(args_.bias, s.batch_idx, h, i) : 0;
 
     scratch.scores.resize(static_cast<std::size_t>(keys.end - keys.begin));
     double max_score = -kInf;

@@ -1,16 +1,22 @@
 // cpu/simd/decode.cpp - attention forward for few query rows: lanes are head dimensions
 //
-// Problem    one work item: up to 16 packed query rows (decoding: the group of one query) of one (sequence, key
+// Problem    one work item: up to 16 packed query rows (decoding: the group of one query) of one (sequence,
+// key
 //            head) against a range of key blocks; every layout, dtype, mask and score feature
-// Tile       all rows x tile_n keys. Scores: 4 keys x 4 rows of dot-product accumulators, then a transposing sum.
+// Tile       all rows x tile_n keys. Scores: 4 keys x 4 rows of dot-product accumulators, then a transposing
+// sum.
 //            Output: 4 rows x 4 vectors of head_dim_v over the keys of the tile
-// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (rows whose last
-//            dimension is not contiguous, or not whole vectors, are first gathered as f32, with the same arithmetic).
-//            While the scores of a tile are computed, its V rows are prefetched; while its output is, the next
+// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (rows whose
+// last
+//            dimension is not contiguous, or not whole vectors, are first gathered as f32, with the same
+// arithmetic).
+//            While the scores of a tile are computed, its V rows are prefetched; while its output is, the
+// next
 //            tile's K rows are: rows of one head are apart by all heads, or scattered over pages, where the
 //            hardware's prefetcher loses them
 // Bound      memory: 2 (D + Dv) row-elements read per key for 2 g (D + Dv) FLOP, g query heads per key head
-// Masks      per query a contiguous range of keys; a tile that some query sees in part is summed query by query over
+// Masks      per query a contiguous range of keys; a tile that some query sees in part is summed query by
+// query over
 //            exactly its range, so hidden V rows (they may hold NaN) are not touched
 // Numerics   as prefill.cpp
 #include "backends/cpu/simd/targets.h"
@@ -97,15 +103,17 @@ class DecodeItem {
   static constexpr std::int64_t kPrefetchBytes = 64;
 
   std::int64_t query_of(std::int64_t r) const { return (item_.row_begin + r) / group_; }
-  std::int64_t head_of(std::int64_t r) const { return item_.head_k * group_ + (item_.row_begin + r) % group_; }
+  std::int64_t head_of(std::int64_t r) const {
+    return item_.head_k * group_ + (item_.row_begin + r) % group_;
+  }
   float* scores(std::int64_t r) const { return scratch_.scores + r * scratch_.tile_n_padded; }
 
   void load_queries() const {
     with_format(problem_.q_dtype, [&]<class Format>(Format) {
       const auto* q = static_cast<const typename Format::Raw*>(context_.args.q.data);
       for (std::int64_t r = 0; r < num_rows_; ++r) {
-        load_row<Format>(q + row_offset_q(item_.sequence, problem_.q, query_of(r), head_of(r)), problem_.q.dim,
-                         problem_.head_dim, scratch_.q + r * dim_);
+        load_row<Format>(q + row_offset_q(item_.sequence, problem_.q, query_of(r), head_of(r)),
+                         problem_.q.dim, problem_.head_dim, scratch_.q + r * dim_);
       }
     });
     for (std::int64_t r = 0; r < num_rows_; ++r) {
@@ -117,8 +125,8 @@ class DecodeItem {
 
   /// Keys [begin, end) of block n_block that some row of the item sees.
   KeyRange block_keys(std::int64_t n_block) const {
-    const KeyRange visible = visible_keys(item_.band, item_.sequence.seqlen_k, query_of(0),
-                                          query_of(num_rows_ - 1) + 1);
+    const KeyRange visible =
+        visible_keys(item_.band, item_.sequence.seqlen_k, query_of(0), query_of(num_rows_ - 1) + 1);
     return {max_index(visible.begin, n_block * context_.tile_n),
             min_index(visible.end, (n_block + 1) * context_.tile_n)};
   }
@@ -126,8 +134,10 @@ class DecodeItem {
   void offsets_of(KeyRange keys, std::int64_t* k_offsets, std::int64_t* v_offsets) const {
     const std::int64_t count = keys.end - keys.begin;
     if (count <= 0) return;
-    row_offsets_k(problem_, context_.args, item_.sequence, problem_.k, keys.begin, count, item_.head_k, k_offsets);
-    row_offsets_k(problem_, context_.args, item_.sequence, problem_.v, keys.begin, count, item_.head_k, v_offsets);
+    row_offsets_k(problem_, context_.args, item_.sequence, problem_.k, keys.begin, count, item_.head_k,
+                  k_offsets);
+    row_offsets_k(problem_, context_.args, item_.sequence, problem_.v, keys.begin, count, item_.head_k,
+                  v_offsets);
   }
 
   template <class Format>
@@ -140,7 +150,8 @@ class DecodeItem {
       // Two sets of offsets, used in turns: this tile's and the next one's.
       const std::int64_t turn = (n_block & 1) * context_.tile_n, other = context_.tile_n - turn;
       const KeyRange keys = block_keys(n_block);
-      if (n_block == item_.n_block_min) offsets_of(keys, scratch_.k_offsets + turn, scratch_.v_offsets + turn);
+      if (n_block == item_.n_block_min)
+        offsets_of(keys, scratch_.k_offsets + turn, scratch_.v_offsets + turn);
       KeyRange next{0, 0};
       if (n_block + 1 < item_.n_block_max) next = block_keys(n_block + 1);
       offsets_of(next, scratch_.k_offsets + other, scratch_.v_offsets + other);
@@ -176,8 +187,8 @@ class DecodeItem {
   }
 
   template <class Format>
-  void visit(KeyRange keys, const TileRows<Format>& k, const TileRows<Format>& v, const TileRows<Format>& next_k,
-             std::int64_t num_next) const {
+  void visit(KeyRange keys, const TileRows<Format>& k, const TileRows<Format>& v,
+             const TileRows<Format>& next_k, std::int64_t num_next) const {
     const std::int64_t num_keys = keys.end - keys.begin;
     if (num_keys <= 0) return;
     for (std::int64_t r = 0; r < num_rows_; r += 4) {
@@ -188,7 +199,8 @@ class DecodeItem {
         default: score_rows<1>(r, num_keys, k, v); break;
       }
     }
-    // Rows of one query see the same keys: all rows when every query sees the whole tile, else query by query.
+    // Rows of one query see the same keys: all rows when every query sees the whole tile, else query by
+    // query.
     const bool all_see_all = rows_see(keys, 0, num_rows_);
     for (std::int64_t r = 0; r < num_rows_;) {
       const std::int64_t r_end =
@@ -202,16 +214,19 @@ class DecodeItem {
   }
 
   bool rows_see(KeyRange keys, std::int64_t r_begin, std::int64_t r_end) const {
-    const KeyRange first = visible_keys(item_.band, item_.sequence.seqlen_k, query_of(r_begin), query_of(r_begin) + 1);
+    const KeyRange first =
+        visible_keys(item_.band, item_.sequence.seqlen_k, query_of(r_begin), query_of(r_begin) + 1);
     const KeyRange last =
         visible_keys(item_.band, item_.sequence.seqlen_k, query_of(r_end - 1), query_of(r_end - 1) + 1);
-    return last.begin <= keys.begin && first.begin <= keys.begin && keys.end <= first.end && keys.end <= last.end;
+    return last.begin <= keys.begin && first.begin <= keys.begin && keys.end <= first.end &&
+           keys.end <= last.end;
   }
 
   template <class Format>
   static HWY_INLINE void prefetch_row(const typename Format::Raw* row, std::int64_t n) {
     const auto* bytes = reinterpret_cast<const char*>(row);
-    for (std::int64_t t = 0; t < n * static_cast<std::int64_t>(sizeof(typename Format::Raw)); t += kPrefetchBytes) {
+    for (std::int64_t t = 0; t < n * static_cast<std::int64_t>(sizeof(typename Format::Raw));
+         t += kPrefetchBytes) {
       __builtin_prefetch(bytes + t, 0, 2);
     }
   }
@@ -255,8 +270,9 @@ class DecodeItem {
 
   /// Softmax and second product of rows [r, r_end) over keys [begin, end) of the tile.
   template <class Format>
-  void add_rows(std::int64_t r, std::int64_t r_end, std::int64_t key_begin, std::int64_t begin, std::int64_t end,
-                const TileRows<Format>& v, const TileRows<Format>& next_k, std::int64_t num_next) const {
+  void add_rows(std::int64_t r, std::int64_t r_end, std::int64_t key_begin, std::int64_t begin,
+                std::int64_t end, const TileRows<Format>& v, const TileRows<Format>& next_k,
+                std::int64_t num_next) const {
     for (std::int64_t a = r; a < r_end; ++a) {
       if (!rule_.direct) finish_scores(a, key_begin, begin, end);
       softmax(a, begin, end);
@@ -346,8 +362,8 @@ class DecodeItem {
   }
 
   template <int kRows, int kVectors, class Format>
-  void weigh_chunk(std::int64_t r, std::int64_t d, std::int64_t begin, std::int64_t end, const TileRows<Format>& v,
-                   const TileRows<Format>& next_k, std::int64_t num_next) const {
+  void weigh_chunk(std::int64_t r, std::int64_t d, std::int64_t begin, std::int64_t end,
+                   const TileRows<Format>& v, const TileRows<Format>& next_k, std::int64_t num_next) const {
     const float* HWY_RESTRICT p = scores(r);
     const std::int64_t p_stride = scratch_.tile_n_padded;
     V32 sum[kRows][kVectors];

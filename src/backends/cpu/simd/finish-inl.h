@@ -1,4 +1,5 @@
-// The end of a row, common to both paths: from (sum of p v, sum of p, maximum) to O and LSE, or to a split's part.
+// The end of a row, common to both paths: from (sum of p v, sum of p, maximum) to O and LSE, or to a split's
+// part.
 // Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_FINISH_INL_H_
@@ -16,7 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-/// values[0..n) /= divisor, correctly rounded in all but rare cases: a reciprocal and one correction step, a tenth
+/// values[0..n) /= divisor, correctly rounded in all but rare cases: a reciprocal and one correction step, a
+/// tenth
 /// of the cost of dividing. O of uniform attention over equal V is therefore exact.
 HWY_INLINE void divide_row(float* values, std::int64_t n, float divisor) {
   const V32 d = hn::Set(kF32, divisor);
@@ -48,10 +50,11 @@ HWY_INLINE RowEnd end_row(double max_score, double sum, double sink, bool need_l
   return {total * std::exp(top - max_score), need_lse ? top + std::log(total) : 0.0};
 }
 
-/// Ends packed row `row` of the item: `out` (head_dim_v, padded) is sum(p v) relative to `row_max` (in units of
+/// Ends packed row `row` of the item: `out` (head_dim_v, padded) is sum(p v) relative to `row_max` (in units
+/// of
 /// rule.lse_scale), `row_sum` the sum of p. Writes O and LSE, or this split's normalised part of them.
-inline void finish_row(const ForwardContext& context, const WorkItem& item, const ScoreRule& rule, std::int64_t row,
-                       float row_max, float row_sum, float* out) {
+inline void finish_row(const ForwardContext& context, const WorkItem& item, const ScoreRule& rule,
+                       std::int64_t row, float row_max, float row_sum, float* out) {
   const AttentionProblem& problem = context.problem;
   const std::int64_t group = problem.group();
   const std::int64_t i = row / group;
@@ -61,8 +64,8 @@ inline void finish_row(const ForwardContext& context, const WorkItem& item, cons
 
   const bool use_sink = problem.has_sinks && !is_part;  // a sink joins once, when the parts are merged
   const float sink = use_sink ? per_head_value(context.args.sinks, 0, h) : -kInfinity;
-  const RowEnd end = end_row(static_cast<double>(row_max) * rule.lse_scale, row_sum, sink,
-                             is_part || problem.has_lse);
+  const RowEnd end =
+      end_row(static_cast<double>(row_max) * rule.lse_scale, row_sum, sink, is_part || problem.has_lse);
   double divisor = end.divisor;
   if (problem.has_v_descale) {
     divisor /= per_head_value(context.args.v_descale, item.sequence.batch_idx, item.head_k);

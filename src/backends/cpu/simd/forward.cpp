@@ -1,14 +1,18 @@
 // cpu/simd/forward.cpp - attention forward on the CPU's vector units: the outer loop
 //
 // Problem    every problem that validation lets through; O(threads x tile) memory beside the tensors
-// Work       items (sequence, key head, block of tile_m packed rows, split), handed to threads one by one. The
-//            g = Hq / Hk query heads of a key head are packed into rows (row r: query r / g, head r % g), so K and V
+// Work       items (sequence, key head, block of tile_m packed rows, split), handed to threads one by one.
+// The
+//            g = Hq / Hk query heads of a key head are packed into rows (row r: query r / g, head r % g), so
+// K and V
 //            are read once for all of them
 // Paths      few rows: decode.cpp (lanes are head dimensions, bound by memory); many: prefill.cpp (lanes are
 //            queries, bound by FMA). Chosen per item, so a ragged batch mixes both
-// Splits     num_splits > 1 cuts the key blocks that an item visits into parts; their normalised results and LSE go to
+// Splits     num_splits > 1 cuts the key blocks that an item visits into parts; their normalised results and
+// LSE go to
 //            the workspace and are merged row by row once all items are done
-// Order      causal items differ in length. With few heads per thread all long items come first; else items of one
+// Order      causal items differ in length. With few heads per thread all long items come first; else items
+// of one
 //            head follow each other, longest first, so that its K and V stay in cache
 #include <omp.h>
 
@@ -81,8 +85,14 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
   const auto floats = [&](const char* name) {
     return reinterpret_cast<float*>(workspace_piece(plan, workspace, name).data());
   };
-  const ForwardContext context{problem,     args,        active_kernels(), plan.tile_m,
-                               plan.tile_n, plan.num_splits, floats(kPieceSplitOut), floats(kPieceSplitLse)};
+  const ForwardContext context{problem,
+                               args,
+                               active_kernels(),
+                               plan.tile_m,
+                               plan.tile_n,
+                               plan.num_splits,
+                               floats(kPieceSplitOut),
+                               floats(kPieceSplitLse)};
   std::byte* thread_scratch = workspace_piece(plan, workspace, kPieceThreadScratch).data();
   const std::size_t scratch_bytes = simd_scratch_bytes(problem, plan.tile_m, plan.tile_n);
   const WorkList work(context, plan.num_threads);

@@ -12,8 +12,8 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
 const KernelTable* kernel_table() {
-  static const KernelTable table{hwy::TargetName(HWY_TARGET), prefill_item, decode_item, merge_row, product_f32,
-                                 nullptr};
+  static const KernelTable table{
+      hwy::TargetName(HWY_TARGET), prefill_item, decode_item, merge_row, product_f32, nullptr};
   return &table;
 }
 
@@ -45,7 +45,8 @@ const KernelTable* table_of(std::int64_t target) {
   return table;
 }
 
-/// What this machine runs, best first: Highway's targets, and the best of them with products on pairs of bf16.
+/// What this machine runs, best first: Highway's targets, and the best of them with products on pairs of
+/// bf16.
 std::vector<const KernelTable*> list_tables() {
   std::vector<const KernelTable*> tables;
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) tables.push_back(table_of(target));

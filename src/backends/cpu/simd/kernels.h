@@ -1,4 +1,5 @@
-// What the SIMD backend's parts agree on: the work of one call, per-thread scratch, and the table of functions
+// What the SIMD backend's parts agree on: the work of one call, per-thread scratch, and the table of
+// functions
 // that each instruction set fills in. Plain C++; nothing here depends on an instruction set.
 #pragma once
 
@@ -15,7 +16,8 @@ namespace onepass::cpu {
 /// Packed query rows that one register-blocked product handles: 4 vectors of 16 f32 lanes.
 inline constexpr std::int64_t kSubTileM = 64;
 
-/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they lie, while
+/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they lie,
+/// while
 /// the column-wise path (prefill.cpp) would fill only a part of its lanes.
 inline constexpr std::int64_t kMaxDecodeRows = 16;
 
@@ -25,8 +27,8 @@ struct WorkItem {
   Sequence sequence;
   KeyBand band;
   std::int64_t head_k;
-  std::int64_t row_begin, row_end;          // packed rows
-  std::int64_t n_block_min, n_block_max;    // key blocks of tile_n keys
+  std::int64_t row_begin, row_end;        // packed rows
+  std::int64_t n_block_min, n_block_max;  // key blocks of tile_n keys
   std::int64_t split_idx;
 
   std::int64_t num_rows() const { return row_end - row_begin; }
@@ -34,7 +36,8 @@ struct WorkItem {
 
 /// How raw dot products become exponents, per item: p = exp2((s - max) * exponent_scale) with
 /// s = the raw dot product when `direct`, or the finished score (scale, softcap, ALiBi, bias) when not.
-/// The difference is taken before the multiplication, so the largest score has p = 1 exactly at any magnitude.
+/// The difference is taken before the multiplication, so the largest score has p = 1 exactly at any
+/// magnitude.
 struct ScoreRule {
   bool direct;
   float scale;           // softmax_scale, times k_descale
@@ -64,21 +67,22 @@ struct ForwardContext {
 
 ScoreRule score_rule(const ForwardContext& context, const WorkItem& item);
 
-/// Per-thread memory, carved from one block. Sizes in floats; 64-byte aligned. The two paths use the same pieces.
+/// Per-thread memory, carved from one block. Sizes in floats; 64-byte aligned. The two paths use the same
+/// pieces.
 struct Scratch {
-  float* q;        // prefill: (sub tiles, head_dim, 64) transposed; decode: (rows, head_dim)
-  float* out;      // prefill: (sub tiles, head_dim_v, 64) transposed; decode: (rows, head_dim_v)
-  float* k;        // (tile_n, k_stride)
-  float* v;        // (tile_n, v_stride)
-  float* scores;   // prefill: (tile_n, 64), keys by rows; decode: (16, tile_n)
-  float* bias;     // as scores; null without bias
-  float* rows;     // (64, row_stride): rows on their way into or out of the transposed form
-  float* line;     // (2, row_stride): rows on their way into another format
-  float* row_max;  // (sub tiles, 64)
-  float* row_sum;  // (sub tiles, 64)
-  float* rescale;  // (64)
-  float* slope;    // (64) ALiBi slope of each row
-  float* position; // (64) query position of each row, relative to the key tile
+  float* q;                     // prefill: (sub tiles, head_dim, 64) transposed; decode: (rows, head_dim)
+  float* out;                   // prefill: (sub tiles, head_dim_v, 64) transposed; decode: (rows, head_dim_v)
+  float* k;                     // (tile_n, k_stride)
+  float* v;                     // (tile_n, v_stride)
+  float* scores;                // prefill: (tile_n, 64), keys by rows; decode: (16, tile_n)
+  float* bias;                  // as scores; null without bias
+  float* rows;                  // (64, row_stride): rows on their way into or out of the transposed form
+  float* line;                  // (2, row_stride): rows on their way into another format
+  float* row_max;               // (sub tiles, 64)
+  float* row_sum;               // (sub tiles, 64)
+  float* rescale;               // (64)
+  float* slope;                 // (64) ALiBi slope of each row
+  float* position;              // (64) query position of each row, relative to the key tile
   std::int32_t* visible_begin;  // (64) first visible key of each row, relative to the key tile
   std::int32_t* visible_end;    // (64)
   std::int64_t* k_offsets;      // (tile_n) element offsets of key rows
@@ -90,13 +94,17 @@ struct Scratch {
                     std::int64_t tile_n);
 };
 
-/// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for `rows` rows a;
+/// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for `rows`
+/// rows a;
 /// C has row stride 64 as well. With `rescale` (64) the old C is multiplied by it column by column and kept,
-/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T. The elements of A and B
-/// are f32, or pairs of bf16 (operands-inl.h), those of C are f32. Whoever brings a faster product replaces this
+/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T. The elements of A
+/// and B
+/// are f32, or pairs of bf16 (operands-inl.h), those of C are f32. Whoever brings a faster product replaces
+/// this
 /// pointer in the table.
 using Product = void (*)(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
-                         std::int64_t num_k, const float* b, std::int64_t columns, float* c, const float* rescale);
+                         std::int64_t num_k, const float* b, std::int64_t columns, float* c,
+                         const float* rescale);
 
 /// The functions of one instruction set.
 struct KernelTable {

@@ -1,8 +1,11 @@
-// How the prefill path lays out the operands of its two products. One 32-bit element of an operand holds kTerms terms
+// How the prefill path lays out the operands of its two products. One 32-bit element of an operand holds
+// kTerms terms
 // of a sum, so both forms have the same shapes and the same call:
 //   F32Operands       one f32; any input format
-//   Bf16PairOperands  two bf16, for dot-product instructions; bf16 queries with keys and values that bf16 holds
-//                     exactly (bf16, f8). P is rounded to bf16 as the operand of the second product, its sum is not
+//   Bf16PairOperands  two bf16, for dot-product instructions; bf16 queries with keys and values that bf16
+// holds
+//                     exactly (bf16, f8). P is rounded to bf16 as the operand of the second product, its sum
+// is not
 // Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_OPERANDS_INL_H_
@@ -26,15 +29,17 @@ struct F32Operands {
 
   /// A row of Q or K, as elements along head_dim. `rows` is scratch.
   template <class Format>
-  static HWY_INLINE void pack_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n, float* dst,
-                                  float* /*rows*/) {
+  static HWY_INLINE void pack_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n,
+                                  float* dst, float* /*rows*/) {
     load_row<Format>(row, dim_stride, n, dst);
   }
 
-  /// kTerms rows of V (the second may be absent: null), as elements along keys. Returns whether all is finite, if asked.
+  /// kTerms rows of V (the second may be absent: null), as elements along keys. Returns whether all is
+  /// finite, if asked.
   template <class Format>
   static HWY_INLINE bool pack_values(const typename Format::Raw* row, const typename Format::Raw* /*second*/,
-                                     std::int64_t dim_stride, std::int64_t n, float* dst, float* /*rows*/, bool check) {
+                                     std::int64_t dim_stride, std::int64_t n, float* dst, float* /*rows*/,
+                                     bool check) {
     load_row<Format>(row, dim_stride, n, dst);
     return !check || all_finite(dst, n);
   }
@@ -44,8 +49,12 @@ struct F32Operands {
     hn::Store(p[0], kF32, scores + j * kSubTileM);
   }
 
-  static float weight(const float* scores, std::int64_t j, std::int64_t r) { return scores[j * kSubTileM + r]; }
-  static float value(const float* v, std::int64_t stride, std::int64_t j, std::int64_t d) { return v[j * stride + d]; }
+  static float weight(const float* scores, std::int64_t j, std::int64_t r) {
+    return scores[j * kSubTileM + r];
+  }
+  static float value(const float* v, std::int64_t stride, std::int64_t j, std::int64_t d) {
+    return v[j * stride + d];
+  }
 };
 
 #if HWY_TARGET <= HWY_AVX3
@@ -54,8 +63,8 @@ struct Bf16PairOperands {
   static Product product(const KernelTable& table) { return table.product_bf16; }
 
   template <class Format>
-  static HWY_INLINE void pack_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n, float* dst,
-                                  float* rows) {
+  static HWY_INLINE void pack_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n,
+                                  float* dst, float* rows) {
     load_row<Format>(row, dim_stride, n, rows);  // zeros up to whole vectors: an odd n ends in a pair with 0
     auto* pairs = reinterpret_cast<std::uint16_t*>(dst);
     for (std::int64_t d = 0; d < n; d += kLanes) store_bf16(hn::LoadU(kF32, rows + d), pairs + d);
@@ -63,7 +72,8 @@ struct Bf16PairOperands {
 
   template <class Format>
   static HWY_INLINE bool pack_values(const typename Format::Raw* row, const typename Format::Raw* second,
-                                     std::int64_t dim_stride, std::int64_t n, float* dst, float* rows, bool check) {
+                                     std::int64_t dim_stride, std::int64_t n, float* dst, float* rows,
+                                     bool check) {
     const std::int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
     load_row<Format>(row, dim_stride, n, rows);
     if (second != nullptr) {
@@ -89,12 +99,14 @@ struct Bf16PairOperands {
   }
 
  private:
-  /// Both rounded to nearest even, the first in the lower halves. A NaN may come out as another value; its row's
+  /// Both rounded to nearest even, the first in the lower halves. A NaN may come out as another value; its
+  /// row's
   /// sum of weights, kept in f32, is NaN too.
   static HWY_INLINE V32 pair(V32 first, V32 second) {
     const hn::Rebind<std::uint32_t, F32> du32;
     const auto round = [&](auto bits) {
-      return hn::Add(hn::Add(bits, hn::Set(du32, 0x7fffu)), hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1u)));
+      return hn::Add(hn::Add(bits, hn::Set(du32, 0x7fffu)),
+                     hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1u)));
     };
     const auto low = hn::ShiftRight<16>(round(hn::BitCast(du32, first)));
     const auto high = hn::And(round(hn::BitCast(du32, second)), hn::Set(du32, 0xffff0000u));

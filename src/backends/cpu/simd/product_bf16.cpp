@@ -1,18 +1,23 @@
 // cpu/simd/product_bf16.cpp - the register-blocked matrix product on pairs of bf16, AVX-512 BF16
 //
-// Problem    as product.cpp, but every 32-bit element of A and B is a pair of bf16 and every step adds two products;
+// Problem    as product.cpp, but every 32-bit element of A and B is a pair of bf16 and every step adds two
+// products;
 //            sums and C are f32
 // Tile       6 rows x 4 vectors of accumulators, one VDPBF16PS each per pair of terms
-// Chosen     where AVX-512 BF16 is there and AMX is not (Cooper Lake, Zen 4 and later). CPUs with AMX leave bf16
+// Chosen     where AVX-512 BF16 is there and AMX is not (Cooper Lake, Zen 4 and later). CPUs with AMX leave
+// bf16
 //            throughput to it and issue VDPBF16PS at a quarter of the FMA rate:
-// Measured   Xeon (Sapphire Rapids), one core: VDPBF16PS 1.38 G/s x 64 FLOP = 88 GFLOP/s, FMA in f32 172 GFLOP/s. So
+// Measured   Xeon (Sapphire Rapids), one core: VDPBF16PS 1.38 G/s x 64 FLOP = 88 GFLOP/s, FMA in f32 172
+// GFLOP/s. So
 //            there converting bf16 to f32 is twice as fast, and the default
-// Numerics   VDPBF16PS adds the two products of a pair one after the other with rounding to nearest even and flushes
+// Numerics   VDPBF16PS adds the two products of a pair one after the other with rounding to nearest even and
+// flushes
 //            subnormal operands and results to zero
 // Sources    Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS
 #include "backends/cpu/simd/product_bf16.h"
 
-// Highway 1.0 has no target with these instructions. The code is compiled with a target attribute rather than with
+// Highway 1.0 has no target with these instructions. The code is compiled with a target attribute rather than
+// with
 // compiler flags, so that nothing this file shares with others (inline functions) is built for them.
 #if defined(__x86_64__) && (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 10))
 #define ONEPASS_HAS_AVX512_BF16 1
@@ -104,8 +109,8 @@ CpuFeatures cpu_features() {
 }  // namespace
 
 ONEPASS_AVX512_BF16 void product_bf16(const float* a, std::int64_t row_stride, std::int64_t k_stride,
-                                      std::int64_t rows, std::int64_t num_k, const float* b, std::int64_t /*columns*/,
-                                      float* c, const float* rescale) {
+                                      std::int64_t rows, std::int64_t num_k, const float* b,
+                                      std::int64_t /*columns*/, float* c, const float* rescale) {
   // All 64 columns: fewer would leave fewer independent sums than the latency needs.
   Operands o{a, row_stride, k_stride, num_k, b, c, rescale};
   for (; rows >= kBlockRows; rows -= kBlockRows) {
@@ -121,8 +126,8 @@ bool prefers_product_bf16() { return cpu_features().avx512_bf16 && !cpu_features
 
 #else
 
-void product_bf16(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const float*, std::int64_t,
-                  float*, const float*) {}
+void product_bf16(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const float*,
+                  std::int64_t, float*, const float*) {}
 bool has_product_bf16() { return false; }
 bool prefers_product_bf16() { return false; }
 

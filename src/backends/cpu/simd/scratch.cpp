@@ -70,8 +70,8 @@ ScoreRule score_rule(const ForwardContext& context, const WorkItem& item) {
   const AttentionProblem& problem = context.problem;
   double scale = problem.softmax_scale;
   if (problem.has_k_descale) {
-    scale *= static_cast<double>(
-        per_head_value(context.args.k_descale, item.sequence.batch_idx, item.head_k));
+    scale *=
+        static_cast<double>(per_head_value(context.args.k_descale, item.sequence.batch_idx, item.head_k));
   }
   const double direct_scale = scale * std::numbers::log2e;
   const bool monotonic = direct_scale >= static_cast<double>(std::numeric_limits<float>::min()) &&

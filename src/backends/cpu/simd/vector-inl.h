@@ -1,4 +1,5 @@
-// Vector helpers of the SIMD backend, compiled once per instruction set: conversions, exp2, rows, transposition.
+// Vector helpers of the SIMD backend, compiled once per instruction set: conversions, exp2, rows,
+// transposition.
 // Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_VECTOR_INL_H_
@@ -52,15 +53,16 @@ struct LoadF16 {
 #if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM
     return hn::PromoteTo(kF32, hn::BitCast(hn::Rebind<hwy::float16_t, F32>{}, bits));
 #else
-    // Without a conversion instruction: exponent and mantissa move into place, multiplying by 2^112 changes the
+    // Without a conversion instruction: exponent and mantissa move into place, multiplying by 2^112 changes
+    // the
     // bias and normalises subnormals; infinity and NaN then get the largest exponent.
     const hn::Rebind<std::uint32_t, F32> du32;
     const auto wide = hn::PromoteTo(du32, bits);
     const auto magnitude = hn::ShiftLeft<13>(hn::And(wide, hn::Set(du32, 0x7fffu)));
     const auto value = hn::Mul(hn::BitCast(kF32, magnitude), hn::Set(kF32, 0x1p112f));
     const auto special = hn::Ge(value, hn::Set(kF32, 65536.0f));
-    const auto finished =
-        hn::Or(hn::BitCast(du32, value), hn::IfThenElseZero(hn::RebindMask(du32, special), hn::Set(du32, 0x7f800000u)));
+    const auto finished = hn::Or(hn::BitCast(du32, value), hn::IfThenElseZero(hn::RebindMask(du32, special),
+                                                                              hn::Set(du32, 0x7f800000u)));
     return hn::BitCast(kF32, hn::Or(finished, hn::ShiftLeft<31>(hn::ShiftRight<15>(wide))));
 #endif
   }
@@ -85,10 +87,11 @@ struct LoadF8E4M3 {
     // As an f16 the bits read 2^-8 of the value (bias 15 instead of 7), subnormals included; all ones is NaN.
     const auto magnitude = hn::And(wide, hn::Set(du16, std::uint16_t{0x7f}));
     const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(du16, std::uint16_t{0x80})));
-    const V32 value = hn::Mul(LoadF16::promote(hn::Or(hn::ShiftLeft<7>(magnitude), sign)), hn::Set(kF32, 256.0f));
+    const V32 value =
+        hn::Mul(LoadF16::promote(hn::Or(hn::ShiftLeft<7>(magnitude), sign)), hn::Set(kF32, 256.0f));
     const auto is_nan = hn::Eq(hn::PromoteTo(du32, magnitude), hn::Set(du32, 0x7fu));
-    return hn::IfThenElse(hn::RebindMask(kF32, is_nan), hn::Set(kF32, std::numeric_limits<float>::quiet_NaN()),
-                          value);
+    return hn::IfThenElse(hn::RebindMask(kF32, is_nan),
+                          hn::Set(kF32, std::numeric_limits<float>::quiet_NaN()), value);
   }
 };
 
@@ -107,7 +110,8 @@ HWY_INLINE void with_format(DType dtype, F&& f) {
 
 /// dst[0..n) = row elements as f32, then zeros up to a multiple of kLanes.
 template <class Format>
-HWY_INLINE void load_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n, float* dst) {
+HWY_INLINE void load_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n,
+                         float* dst) {
   std::int64_t d = 0;
   if (dim_stride == 1) {
     for (; d + kLanes <= n; d += kLanes) hn::StoreU(Format::load(row + d), kF32, dst + d);
@@ -148,7 +152,8 @@ inline void store_row(const float* src, std::int64_t n, void* base, DType dtype,
   if (dim_stride == 1 && dtype == DType::F16) {
     auto* dst = static_cast<hwy::float16_t*>(base) + offset;
     const hn::Rebind<hwy::float16_t, F32> df16;
-    for (; d + kLanes <= n; d += kLanes) hn::StoreU(hn::DemoteTo(df16, hn::LoadU(kF32, src + d)), df16, dst + d);
+    for (; d + kLanes <= n; d += kLanes)
+      hn::StoreU(hn::DemoteTo(df16, hn::LoadU(kF32, src + d)), df16, dst + d);
   }
 #endif
   for (; d < n; ++d) store_float(base, dtype, offset + d * dim_stride, src[d]);
@@ -164,7 +169,8 @@ HWY_INLINE bool all_finite(const float* values, std::int64_t n) {
   return hn::AllTrue(kF32, hn::Eq(difference, hn::Zero(kF32)));
 }
 
-/// 2^x for x <= 0, relative error below 1.5e-7: exactly 1 at 0, exactly 0 below -126 and at -inf, NaN for NaN.
+/// 2^x for x <= 0, relative error below 1.5e-7: exactly 1 at 0, exactly 0 below -126 and at -inf, NaN for
+/// NaN.
 /// Degree-5 minimax polynomials with constant term 1.
 HWY_INLINE V32 exp2_nonpositive(V32 x) {
 #if HWY_TARGET <= HWY_AVX3
@@ -176,7 +182,8 @@ HWY_INLINE V32 exp2_nonpositive(V32 x) {
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.24016444385051727295f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 0.69315129518508911133f));
   p = hn::MulAdd(p, f, hn::Set(kF32, 1.0f));
-  // The mask (not below -126, so true for NaN) keeps out subnormal results: they would slow the second product.
+  // The mask (not below -126, so true for NaN) keeps out subnormal results: they would slow the second
+  // product.
   const __mmask16 kept = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   return V32{_mm512_maskz_scalef_ps(kept, p.raw, x.raw)};
 #else
@@ -205,13 +212,14 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> x, float* dst, std::int64_t block_s
   } else {
     const hn::Half<D> half;
     store_blocks(half, hn::LowerHalf(half, x), dst, block_stride);
-    store_blocks(half, hn::UpperHalf(half, x), dst + static_cast<std::int64_t>(hn::MaxLanes(half)) / 4 * block_stride,
-                 block_stride);
+    store_blocks(half, hn::UpperHalf(half, x),
+                 dst + static_cast<std::int64_t>(hn::MaxLanes(half)) / 4 * block_stride, block_stride);
   }
 }
 #endif
 
-/// dst[c * dst_stride + r] = src[r * src_stride + c]. Reads and writes whole blocks of 4 rows and kLanes columns:
+/// dst[c * dst_stride + r] = src[r * src_stride + c]. Reads and writes whole blocks of 4 rows and kLanes
+/// columns:
 /// the buffers have the room.
 inline void transpose(const float* src, std::int64_t src_stride, std::int64_t num_rows, std::int64_t num_cols,
                       float* dst, std::int64_t dst_stride) {
@@ -237,8 +245,10 @@ inline void transpose(const float* src, std::int64_t src_stride, std::int64_t nu
       const std::int64_t step = 4 * dst_stride;
       store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveLower(d64, low01, low23)), t, step);
       store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveUpper(d64, low01, low23)), t + dst_stride, step);
-      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveLower(d64, high01, high23)), t + 2 * dst_stride, step);
-      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveUpper(d64, high01, high23)), t + 3 * dst_stride, step);
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveLower(d64, high01, high23)), t + 2 * dst_stride,
+                   step);
+      store_blocks(kF32, hn::BitCast(kF32, hn::InterleaveUpper(d64, high01, high23)), t + 3 * dst_stride,
+                   step);
     }
   }
 #endif

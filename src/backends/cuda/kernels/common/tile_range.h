@@ -1,7 +1,8 @@
 // tile_range.h - which keys a query row sees, which key blocks a query block visits, which of those need
 // masking. Read by g++ and by NVRTC alike (no include); every backend, the planner and the accounting use it.
 //
-// Every mask of spec.md section 2 is a band: row i sees keys i + lower <= j <= i + upper inside [0, seqlen_k).
+// Every mask of spec.md section 2 is a band: row i sees keys i + lower <= j <= i + upper inside [0,
+// seqlen_k).
 #pragma once
 
 #if defined(__CUDACC__)
@@ -25,7 +26,7 @@ struct KeyRange {
 };
 
 struct TileRange {
-  Index n_block_min, n_block_max;    // blocks to visit, half open
+  Index n_block_min, n_block_max;            // blocks to visit, half open
   Index n_block_full_min, n_block_full_max;  // among them, blocks that every row sees whole, half open
 };
 
@@ -63,7 +64,7 @@ ONEPASS_HOST_DEVICE constexpr TileRange tile_range(KeyBand band, Index seqlen_k,
   if (keys.begin == keys.end) return {0, 0, 0, 0};
   const Index n_min = keys.begin / tile_n;
   const Index n_max = (keys.end + tile_n - 1) / tile_n;
-  const Index common_begin = max_index(0, row_end - 1 + band.lower);           // seen by every row from here
+  const Index common_begin = max_index(0, row_end - 1 + band.lower);  // seen by every row from here
   const Index common_end = max_index(0, min_index(seqlen_k, row_begin + 1 + band.upper));  // up to here
   const Index full_min = min_index(n_max, max_index(n_min, (common_begin + tile_n - 1) / tile_n));
   const Index full_max = min_index(n_max, common_end / tile_n);
