@@ -6,6 +6,8 @@
 // Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded once when
 // stored
 // Use        the truth for tests and `--check`; never chosen unless asked for
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +22,14 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+/// Room for the longest row: nothing may throw inside a parallel region.
 struct RowScratch {
+  explicit RowScratch(const AttentionProblem& problem) {
+    query.reserve(static_cast<std::size_t>(problem.head_dim));
+    scores.reserve(static_cast<std::size_t>(problem.seqlen_k));
+    out.reserve(static_cast<std::size_t>(problem.head_dim_v));
+  }
+
   std::vector<double> query;   // (head_dim)
   std::vector<double> scores;  // (seqlen_k)
   std::vector<double> out;     // (head_dim_v)
@@ -114,11 +123,14 @@ class ReferenceForward {
 void run_reference(const Plan& plan, const ForwardArguments& args, std::span<std::byte> /*workspace*/) {
   const AttentionProblem& problem = *plan.problem;
   const ReferenceForward forward(problem, args);
+  std::vector<RowScratch> scratches;
+  scratches.reserve(static_cast<std::size_t>(plan.num_threads));
+  for (int thread = 0; thread < plan.num_threads; ++thread) scratches.emplace_back(problem);
   fill_unowned_rows(problem, args);
   const std::int64_t num_items = problem.batch * problem.num_heads_q;
 #pragma omp parallel num_threads(plan.num_threads)
   {
-    RowScratch scratch;
+    RowScratch& scratch = scratches[static_cast<std::size_t>(omp_get_thread_num())];
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < num_items; ++item) {
       const Sequence s = sequence_at(problem, args, item / problem.num_heads_q);
