@@ -7,17 +7,37 @@
 #include <vector>
 
 #include "backends/cpu/backend.h"
+#include "backends/cuda/host/driver.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/matrix_units.h"
 #include "cli/text_output.h"
 #include "onepass/attention.h"
 #include "plan/explain.h"
+#include "store/nvrtc.h"
 
 namespace onepass::cli {
 namespace {
 
-constexpr const char* kNoCuda = "not used: this version of onepass has no CUDA backend";
+/// The GPUs that the driver shows, or why there are none.
+std::string gpu_text() {
+  const cuda::Driver* driver = cuda::Driver::instance();
+  if (driver == nullptr) return "none: " + cuda::Driver::missing_reason();
+  std::string text;
+  for (int i = 0; i < driver->num_devices(); ++i) {
+    const int capability = driver->compute_capability(i);
+    text += fmt::format("{}{} (compute capability {}.{})", i == 0 ? "" : ", ", driver->device_name(i),
+                        capability / 10, capability % 10);
+  }
+  return text +
+         fmt::format("; driver for CUDA {}.{}", driver->version() / 1000, driver->version() % 1000 / 10);
+}
+
+std::string compiler_text() {
+  const Nvrtc* nvrtc = Nvrtc::instance();
+  if (nvrtc == nullptr) return Nvrtc::missing_reason();
+  return fmt::format("NVRTC {}.{} ({})", nvrtc->major(), nvrtc->minor(), nvrtc->path());
+}
 
 struct Cache {
   const char* name;
@@ -63,7 +83,10 @@ void print_info_json(const DeviceInfo& cpu) {
        {"cache_bytes", std::move(cache_sizes)},
        {"instruction_sets", {{"chosen", cpu.instruction_set}, {"available", cpu::simd_instruction_sets()}}},
        {"bf16_units", matrix_unit_names()},
-       {"gpu", {{"backend", false}, {"text", kNoCuda}}},
+       {"gpu",
+        {{"present", cuda::Driver::instance() != nullptr},
+         {"text", gpu_text()},
+         {"compiler", compiler_text()}}},
        {"known_devices", known_devices()}});
 }
 
@@ -89,7 +112,8 @@ void print_info_text(const DeviceInfo& cpu) {
                                     decimal_text(cpu.f32_flops_per_second, "FLOP/s"),
                                     decimal_text(cpu.f16_flops_per_second, "FLOP/s"),
                                     decimal_text(cpu.memory_bytes_per_second, "B/s")));
-  text += labelled("GPUs", kNoCuda);
+  text += labelled("GPUs", gpu_text());
+  if (cuda::Driver::instance() != nullptr) text += labelled("GPU compiler", compiler_text());
   text += labelled("plans for", fmt::format("this-cpu, {}", fmt::join(known_devices(), ", ")));
   print_text(text);
 }

@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages_for() {
   case "$1" in
-    build) echo g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev ;;
+    build) echo g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ;;
     test) echo "$(packages_for build)" libgtest-dev libgmock-dev pkg-config python3 ;;
     bench) echo "$(packages_for build)" python3-venv ;;
     lint) echo "$(packages_for test)" clang-format-14 clang-tidy-14 libomp-14-dev codespell ;;

@@ -36,6 +36,12 @@ enum class Causal : std::uint8_t {
 /// Who computes. Auto takes the first implementation that accepts.
 enum class Backend : std::uint8_t { Auto, Cpu, Reference, Cuda };
 
+/// A queue of GPU work: a CUstream or cudaStream_t of the device that the tensors are on; null is the default
+/// stream. The CPU ignores it and has finished when a call returns.
+struct Stream {
+  void* handle = nullptr;
+};
+
 /// The tensors of one forward call. Views marked optional may be absent (rank 0).
 ///
 /// Layouts of Q and O:
@@ -92,18 +98,22 @@ struct ForwardOptions {
 /// bounds not given in `options` are read from cu_seqlens/seqused in host memory.
 /// @throws InvalidArgument, NotSupported.
 ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
-/// The same for the machine this process runs on.
+/// The same for the device that the tensors are on.
 ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options = {});
 
 /// Carries out a plan. `args` must have the shapes, strides and dtypes that the plan was made for, and
 /// lengths within its bounds. `workspace` holds at least plan.workspace_bytes() bytes (nothing more is
-/// allocated), aligned to 64; its contents need no preparation.
+/// allocated), aligned to 64, on the tensors' device; its contents need no preparation. On a GPU the work is
+/// queued
+/// on `stream` when the call returns.
 /// @throws InvalidArgument before anything is written.
-ONEPASS_API void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
+ONEPASS_API void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+                     Stream stream = {});
 
 /// plan + a workspace + run.
 /// @throws InvalidArgument, NotSupported.
-ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& options = {});
+ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& options = {},
+                         Stream stream = {});
 
 /// Two partial results over disjoint key sets, and where their union goes.
 ///   out_a, out_b, out  [B, Sq, Hq, Dv] (f32, f16 or bf16, each its own), any strides

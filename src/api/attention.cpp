@@ -8,6 +8,7 @@
 #include <new>
 
 #include "backends/cpu/merge.h"
+#include "backends/cuda/host/forward.h"
 #include "backends/launch.h"
 #include "plan/make_plan.h"
 #include "plan/workspace.h"
@@ -35,6 +36,10 @@ PlanRequest request_of(const ForwardOptions& options) {
   return {options.backend, options.num_threads, options.num_splits};
 }
 
+DeviceInfo device_of(const ForwardArguments& args) {
+  return args.q.device == DeviceKind::Cuda ? cuda::device_info(args.q.device_idx) : this_cpu();
+}
+
 struct AlignedDelete {
   void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kWorkspaceAlignment}); }
 };
@@ -46,26 +51,31 @@ Plan plan(const ForwardArguments& args, const ForwardOptions& options, const Dev
 }
 
 Plan plan(const ForwardArguments& args, const ForwardOptions& options) {
-  return plan(args, options, this_cpu());
+  return plan(args, options, device_of(args));
 }
 
-void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
+void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream) {
   if (plan.problem == nullptr) {
     throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
   }
   validate_run("run", *plan.problem, args);
   check_workspace(plan, workspace);
-  launch(plan, args, workspace);
+  launch(plan, args, workspace, stream);
 }
 
-void forward(const ForwardArguments& args, const ForwardOptions& options) {
+void forward(const ForwardArguments& args, const ForwardOptions& options, Stream stream) {
   const AttentionProblem problem = validate_problem("forward", args, options);
   validate_run("forward", problem, args);
-  const Plan made = make_plan("forward", problem, request_of(options), this_cpu());
+  const Plan made = make_plan("forward", problem, request_of(options), device_of(args));
   const std::size_t bytes = made.workspace_bytes();
+  if (args.q.device == DeviceKind::Cuda) {
+    const cuda::StreamMemory memory(args.q.device_idx, bytes, stream);
+    launch(made, args, memory.bytes(), stream);
+    return;
+  }
   const std::unique_ptr<std::byte[], AlignedDelete> memory(
       static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
-  launch(made, args, {memory.get(), bytes});
+  launch(made, args, {memory.get(), bytes}, stream);
 }
 
 void merge(const MergeArguments& args, int num_threads) {

@@ -5,27 +5,36 @@
 #include <string_view>
 
 #include "backends/cpu/backend.h"
+#include "backends/cuda/host/forward.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
 
 namespace onepass {
 namespace {
 
+/// A CPU has no streams.
+template <void (*kRun)(const Plan&, const ForwardArguments&, std::span<std::byte>)>
+void on_cpu(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+            Stream /*stream*/) {
+  kRun(plan, args, workspace);
+}
+
 struct Runner {
   std::string_view implementation;
-  void (*run)(const Plan&, const ForwardArguments&, std::span<std::byte>);
+  void (*run)(const Plan&, const ForwardArguments&, std::span<std::byte>, Stream);
 };
 
 constexpr Runner kRunners[] = {
-    {"cpu_simd", cpu::run_simd},
-    {"cpu_reference", cpu::run_reference},
+    {"sm80_forward", cuda::run_forward},
+    {"cpu_simd", on_cpu<cpu::run_simd>},
+    {"cpu_reference", on_cpu<cpu::run_reference>},
 };
 
 }  // namespace
 
-void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
+void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream) {
   for (const Runner& runner : kRunners) {
-    if (runner.implementation == plan.implementation) return runner.run(plan, args, workspace);
+    if (runner.implementation == plan.implementation) return runner.run(plan, args, workspace, stream);
   }
   throw InternalError(format_message("run",
                                      fmt::format("the plan names implementation \"{}\" for {}",

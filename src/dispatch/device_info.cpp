@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/cpu/backend.h"
+#include "dispatch/device_info.h"
 #include "onepass/plan.h"
 #include "support/message.h"
 
@@ -217,6 +218,16 @@ DeviceInfo this_cpu() {
   // 16-bit inputs are widened to f32 or multiplied in pairs; matrix units (AMX) are not used.
   device.f16_flops_per_second = device.f32_flops_per_second;
   return device;
+}
+
+DeviceInfo device_like(std::string_view product_name) {
+  constexpr std::pair<std::string_view, std::string_view> kProducts[] = {
+      {"A100", "a100"}, {"H100", "h100"},        {"H200", "h200"},
+      {"L40S", "l40s"}, {"RTX 4090", "rtx4090"}, {"B200", "b200"}};
+  for (const auto& [part, name] : kProducts) {
+    if (product_name.find(part) != std::string_view::npos) return *find_device(name);
+  }
+  return {};
 }
 
 std::optional<DeviceInfo> find_device(std::string_view name) {

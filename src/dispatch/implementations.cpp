@@ -4,7 +4,9 @@
 
 #include <array>
 
+#include "dispatch/heuristics_sm80.h"
 #include "plan/cpu_plan.h"
+#include "plan/cuda_plan.h"
 
 namespace onepass {
 namespace {
@@ -31,12 +33,10 @@ std::optional<std::string> cpu_only(const AttentionProblem& problem, const Devic
   return std::nullopt;
 }
 
-// Onepass 0.1 has the planner's view of GPUs, and kernels for CPUs only.
-std::optional<std::string> decline_cuda(const AttentionProblem&, const DeviceInfo& device,
+std::optional<std::string> decline_sm80(const AttentionProblem& problem, const DeviceInfo& device,
                                         const PlanRequest& request) {
   if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
-  if (device.kind == DeviceInfo::Kind::Cpu && request.backend == Backend::Auto) return "the device is a CPU";
-  return "this version of onepass has no CUDA kernels; it has cpu_simd and cpu_reference";
+  return decline_sm80_forward(problem, device);
 }
 
 std::optional<std::string> decline_cpu_simd(const AttentionProblem& problem, const DeviceInfo& device,
@@ -54,7 +54,7 @@ std::optional<std::string> decline_cpu_reference(const AttentionProblem& problem
 }
 
 constexpr std::array<Implementation, 3> kImplementations = {{
-    {"cuda", decline_cuda, nullptr},
+    {"sm80_forward", decline_sm80, lay_out_sm80_forward},
     {"cpu_simd", decline_cpu_simd, lay_out_cpu_simd},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},
 }};

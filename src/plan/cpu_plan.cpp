@@ -25,15 +25,8 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
                         static_cast<std::size_t>(config.num_threads)));
   if (config.num_splits == 1) return;
 
-  const std::int64_t rows = problem.total_q * problem.num_heads_q;  // total_q is B * Sq when dense
   plan.steps.push_back({"cpu_merge_splits", problem.batch * problem.num_heads_q, config.num_threads});
-  const std::size_t lse_bytes =
-      workspace_product(kPieceSplitLse, static_cast<std::size_t>(rows),
-                        static_cast<std::size_t>(config.num_splits) * sizeof(float));
-  add_workspace_piece(
-      plan, kPieceSplitOut,
-      workspace_product(kPieceSplitOut, lse_bytes, static_cast<std::size_t>(problem.head_dim_v)));
-  add_workspace_piece(plan, kPieceSplitLse, lse_bytes);
+  add_split_pieces(plan);
 }
 
 void lay_out_cpu_reference(Plan& plan, const PlanRequest& request) {

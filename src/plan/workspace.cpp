@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "plan/make_plan.h"
+#include "problem/attention_problem.h"
 #include "support/message.h"
 
 namespace onepass {
@@ -36,6 +37,16 @@ void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes)
   const std::size_t offset = plan.workspace_bytes();
   if (bytes > kMostBytes - kWorkspaceAlignment - offset) throw_too_large(name);
   plan.workspace.push_back({name, offset, bytes});
+}
+
+void add_split_pieces(Plan& plan) {
+  const auto rows = static_cast<std::size_t>(plan.problem->total_q * plan.problem->num_heads_q);
+  const std::size_t lse_bytes =
+      workspace_product(kPieceSplitLse, rows, static_cast<std::size_t>(plan.num_splits) * sizeof(float));
+  add_workspace_piece(
+      plan, kPieceSplitOut,
+      workspace_product(kPieceSplitOut, lse_bytes, static_cast<std::size_t>(plan.problem->head_dim_v)));
+  add_workspace_piece(plan, kPieceSplitLse, lse_bytes);
 }
 
 std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name) {

@@ -16,4 +16,7 @@ std::size_t workspace_product(const std::string& piece, std::size_t a, std::size
 /// Appends a piece behind the last one; a piece of 0 bytes is left out. @throws NotSupported as above.
 void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes);
 
+/// The pieces for f32 partial results of plan.num_splits parts (names in make_plan.h).
+void add_split_pieces(Plan& plan);
+
 }  // namespace onepass

@@ -41,6 +41,9 @@ bool readable_on_host(const TensorView& view) {
   return view.device == DeviceKind::Cpu && (view.data != nullptr || view.num_elements() == 0);
 }
 
+/// seqused is given and can be read: then it bounds the lengths better than the room between offsets.
+bool used_on_host(const TensorView& seqused) { return seqused.present() && readable_on_host(seqused); }
+
 std::int64_t index_value(const TensorView& view, std::int64_t i) {
   return static_cast<const std::int32_t*>(view.data)[i * view.strides[0]];
 }
@@ -252,19 +255,21 @@ class Validator {
       }
     }
     if (p_.q_layout == SequenceLayout::Packed) {
-      p_.seqlen_q = options_.max_seqlen_q
-                        ? *options_.max_seqlen_q
+      p_.seqlen_q = options_.max_seqlen_q ? *options_.max_seqlen_q
+                    : used_on_host(args_.seqused_q)
+                        ? largest_used(args_.seqused_q)
                         : largest_length("max_seqlen_q", "cu_seqlens_q", args_.cu_seqlens_q);
     }
     if (p_.k_layout == SequenceLayout::Packed) {
-      p_.seqlen_k = options_.max_seqlen_k
-                        ? *options_.max_seqlen_k
+      p_.seqlen_k = options_.max_seqlen_k ? *options_.max_seqlen_k
+                    : used_on_host(args_.seqused_k)
+                        ? largest_used(args_.seqused_k)
                         : largest_length("max_seqlen_k", "cu_seqlens_k", args_.cu_seqlens_k);
     } else if (p_.k_layout == SequenceLayout::Paged) {
       const std::int64_t capacity = p_.max_pages_per_sequence * p_.page_size;
-      p_.seqlen_k = options_.max_seqlen_k               ? std::min(*options_.max_seqlen_k, capacity)
-                    : readable_on_host(args_.seqused_k) ? std::min(capacity, largest_used(args_.seqused_k))
-                                                        : capacity;
+      p_.seqlen_k = options_.max_seqlen_k           ? std::min(*options_.max_seqlen_k, capacity)
+                    : used_on_host(args_.seqused_k) ? std::min(capacity, largest_used(args_.seqused_k))
+                                                    : capacity;
     }
   }
 

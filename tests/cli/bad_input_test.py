@@ -310,8 +310,9 @@ class BadCommandLine(CliTest):
             file.write(bytes(range(256)) * 64)
         self.refused("check", "--file", self.path("cases.txt"), says=["cases.txt"])
 
-    def test_cuda_is_not_in_this_version(self):
-        self.refused("check", "f32_b1_hq1_sq1_d8", "--backend", "cuda", status=3, says=["no CUDA kernels"])
+    def test_cuda_on_the_cpu_is_declined(self):
+        self.refused("check", "f32_b1_hq1_sq1_d8", "--backend", "cuda", status=3,
+                     says=["sm80_forward declines (runs on an NVIDIA GPU"])
 
     def test_full_stdout(self):
         with open("/dev/full", "w") as full:

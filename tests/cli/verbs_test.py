@@ -27,12 +27,12 @@ class Help(CliTest):
 class Info(CliTest):
     def test_text(self):
         text = self.succeed("info")
-        for word in ("onepass", "built by", "cores", "vectors", "peaks", "has no CUDA backend"):
+        for word in ("onepass", "built by", "cores", "vectors", "peaks", "GPUs"):
             self.assertIn(word, text)
 
     def test_json(self):
         document = self.document("info")
-        self.assertFalse(document["gpu"]["backend"])
+        self.assertEqual(document["gpu"]["present"], not document["gpu"]["text"].startswith("none"))
         self.assertIn(document["instruction_sets"]["chosen"], document["instruction_sets"]["available"])
         self.assertGreater(document["cpu"]["num_processors"], 0)
         self.assertIn("h200", document["known_devices"])
@@ -41,7 +41,7 @@ class Info(CliTest):
 class Plan(CliTest):
     def test_this_cpu(self):
         text = self.succeed("plan", CASE)
-        for word in ("implementation", "cpu_simd", "declined", "cuda", "tiles", "workspace", "ridge", "at least"):
+        for word in ("implementation", "cpu_simd", "declined", "sm80_forward", "tiles", "workspace", "ridge", "at least"):
             self.assertIn(word, text)
 
     def test_json(self):
@@ -49,7 +49,7 @@ class Plan(CliTest):
         self.assertEqual(document["case"], CASE)
         self.assertEqual(document["problem"]["num_heads_q"], 4)
         self.assertEqual(document["plan"]["implementation"], "cpu_simd")
-        self.assertEqual(document["plan"]["declines"][0]["implementation"], "cuda")
+        self.assertEqual(document["plan"]["declines"][0]["implementation"], "sm80_forward")
         self.assertEqual(document["device"]["kind"], "cpu")
         pairs = sum(min(65, i + 65 - 33 + 1) for i in range(33))
         self.assertEqual(document["accounting"]["flops"], 2 * 4 * pairs * 4 * 64)
@@ -58,10 +58,16 @@ class Plan(CliTest):
         self.assertEqual(self.document("plan", CASE, "--backend", "reference")["plan"]["implementation"], "cpu_reference")
 
     def test_gpu_that_is_not_here_gets_its_bound_and_an_honest_decline(self):
-        document = self.document("plan", "bf16_b1_hq1_sq4096_d128", "--device", "a100")
+        document = self.document("plan", "f32_b1_hq1_sq4096_d128", "--device", "a100")
         self.assertIsNone(document["plan"])
-        self.assertEqual([d["implementation"] for d in document["declines"]], ["cuda", "cpu_simd", "cpu_reference"])
-        self.assertIn("no CUDA kernels", document["declines"][0]["reason"])
+        self.assertEqual([d["implementation"] for d in document["declines"]],
+                         ["sm80_forward", "cpu_simd", "cpu_reference"])
+        self.assertIn("q is f32", document["declines"][0]["reason"])
+        self.assertIn("q is f32", self.succeed("plan", "f32_b1_hq1_sq4096_d128", "--device", "a100"))
+
+    def test_gpu_that_is_not_here_is_planned_with_kernel_and_bytes(self):
+        document = self.document("plan", "bf16_b1_hq1_sq4096_d128", "--device", "a100")
+        self.assertEqual(document["plan"]["implementation"], "sm80_forward")
         # spec section 7: 8.6 GFLOP, 132 MiB materialised, at least 4 MiB, A100
         accounting = document["accounting"]
         self.assertEqual(accounting["flops"], 4 * 4096 * 4096 * 128)
@@ -69,7 +75,7 @@ class Plan(CliTest):
         self.assertEqual(accounting["bytes_lower_bound"], 4 * 2 ** 20)
         self.assertEqual(accounting["bytes_one_pass"], 66 * 2 ** 20)
         text = self.succeed("plan", "bf16_b1_hq1_sq4096_d128", "--device", "a100")
-        self.assertIn("no CUDA kernels", text)
+        self.assertIn("sm80_forward_bf16_d128_v128", text)
         self.assertIn("132.0 MiB", text)
 
     def test_every_known_device(self):

@@ -24,15 +24,15 @@ std::string message_of_not_supported(const AttentionProblem& problem, const Plan
 TEST(implementations, are_asked_fastest_first) {
   std::vector<std::string> names;
   for (const Implementation& implementation : implementations()) names.push_back(implementation.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"cuda", "cpu_simd", "cpu_reference"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"sm80_forward", "cpu_simd", "cpu_reference"}));
 }
 
 TEST(implementations, auto_on_a_cpu_takes_simd_and_says_why_not_cuda) {
   const Plan plan = make_plan("plan", dense_problem(1, 2, 1, 8, 8, 64), {}, invented_cpu(2));
   EXPECT_EQ(plan.implementation, "cpu_simd");
   ASSERT_EQ(plan.declines.size(), 1u);
-  EXPECT_EQ(plan.declines[0].implementation, "cuda");
-  EXPECT_EQ(plan.declines[0].reason, "the device is a CPU");
+  EXPECT_EQ(plan.declines[0].implementation, "sm80_forward");
+  EXPECT_EQ(plan.declines[0].reason, "runs on an NVIDIA GPU, and the device is a CPU");
 }
 
 TEST(implementations, reference_runs_only_when_asked_for) {
@@ -46,10 +46,11 @@ TEST(implementations, reference_runs_only_when_asked_for) {
 }
 
 TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
-  const AttentionProblem problem = dense_problem(2, 32, 4, 512, 512, 128);
+  AttentionProblem problem = dense_problem(2, 32, 4, 512, 512, 128);
+  problem.q_dtype = problem.kv_dtype = DType::F32;
   const std::string message = message_of_not_supported(problem, {}, *find_device("h200"));
   EXPECT_THAT(message, HasSubstr("plan: no implementation on h200 takes " + to_string(problem)));
-  EXPECT_THAT(message, HasSubstr("cuda declines (this version of onepass has no CUDA kernels"));
+  EXPECT_THAT(message, HasSubstr("sm80_forward declines (takes f16 and bf16, and q is f32)"));
   EXPECT_THAT(message, HasSubstr("cpu_simd declines (runs on a CPU, and the device is h200)"));
   EXPECT_THAT(message, HasSubstr("cpu_reference declines (runs only when backend 'reference' is asked for"));
   EXPECT_THAT(message, HasSubstr("\n  Allowed: "));
@@ -59,7 +60,7 @@ TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
 TEST(implementations, asking_for_cuda_on_a_cpu_names_what_was_asked) {
   const std::string message =
       message_of_not_supported(dense_problem(1, 1, 1, 4, 4, 8), {.backend = Backend::Cuda}, invented_cpu(2));
-  EXPECT_THAT(message, HasSubstr("this version of onepass has no CUDA kernels"));
+  EXPECT_THAT(message, HasSubstr("sm80_forward declines (runs on an NVIDIA GPU, and the device is a CPU)"));
   EXPECT_THAT(message, HasSubstr("cpu_simd declines (backend 'cuda' was asked for)"));
 }
 

@@ -1,0 +1,262 @@
+#include "backends/cuda/host/forward.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <mutex>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/host/driver.h"
+#include "backends/cuda/kernels/params.h"
+#include "dispatch/device_info.h"
+#include "plan/make_plan.h"
+#include "problem/attention_problem.h"
+#include "store/kernel_spec.h"
+#include "store/store.h"
+#include "support/message.h"
+
+namespace onepass::cuda {
+namespace {
+
+const Driver& require_driver() {
+  const Driver* driver = Driver::instance();
+  if (driver != nullptr) return *driver;
+  throw EnvironmentError(format_message("cuda", Driver::missing_reason(), "an NVIDIA GPU with its driver",
+                                        "use backend 'cpu', or install the driver"));
+}
+
+/// One int per device in host memory that kernels can write: read without waiting for the device.
+int* error_flag(const Driver& driver, int device_idx) {
+  static std::mutex mutex;
+  static std::vector<int*> flags;
+  const std::lock_guard lock(mutex);
+  flags.resize(std::max(flags.size(), static_cast<std::size_t>(driver.num_devices())), nullptr);
+  int*& flag = flags.at(static_cast<std::size_t>(device_idx));
+  if (flag == nullptr) {
+    constexpr unsigned kPortableMapped = 1u | 2u;
+    void* memory = nullptr;
+    driver.check(driver.api().cuMemHostAlloc(&memory, sizeof(int), kPortableMapped), "cuMemHostAlloc");
+    flag = static_cast<int*>(memory);
+    *flag = 0;
+  }
+  return flag;
+}
+
+void check_pointer(const Driver& driver, const char* name, const void* pointer, int device_idx,
+                   int alignment) {
+  int actual = -1;
+  if (!driver.device_of(pointer, actual)) {
+    throw_invalid("run",
+                  fmt::format("{} is said to be on GPU {}, but its address is host memory", name, device_idx),
+                  "device memory", fmt::format("copy {} to the GPU", name));
+  }
+  if (actual != device_idx) {
+    throw_invalid("run",
+                  fmt::format("{} is memory of GPU {}, but the call is for GPU {}", name, actual, device_idx),
+                  "all tensors of a call on one GPU", fmt::format("copy {} to GPU {}", name, device_idx));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (address % static_cast<std::uintptr_t>(alignment) != 0) {
+    throw_invalid(
+        "run", fmt::format("{} starts at address {:#x}", name, address),
+        fmt::format("a multiple of {} bytes: with these strides rows are read in such pieces", alignment),
+        fmt::format("copy {} to aligned memory", name));
+  }
+}
+
+void check_pointers(const Driver& driver, const ForwardArguments& args, const KernelSpec& spec,
+                    int device_idx) {
+  const auto check = [&](const char* name, const TensorView& view, int alignment) {
+    if (view.present() && view.num_elements() > 0)
+      check_pointer(driver, name, view.data, device_idx, alignment);
+  };
+  check("q", args.q, spec.load_bytes);
+  check("k", args.k, spec.load_bytes);
+  check("v", args.v, spec.load_bytes);
+  check("out", args.out, spec.store_bytes);
+  check("softmax_lse", args.softmax_lse, 4);
+  check("cu_seqlens_q", args.cu_seqlens_q, 4);
+  check("cu_seqlens_k", args.cu_seqlens_k, 4);
+  check("seqused_q", args.seqused_q, 4);
+  check("seqused_k", args.seqused_k, 4);
+  check("block_table", args.block_table, 4);
+  check("alibi_slopes", args.alibi_slopes, 4);
+  check("bias", args.bias, static_cast<int>(dtype_bytes(args.bias.dtype)));
+  check("sinks", args.sinks, 4);
+}
+
+TensorParams tensor_params(const TensorView& view, const TensorStrides& strides) {
+  return {view.data, strides.batch, strides.row, strides.head};
+}
+
+IndexParams index_params(const TensorView& view) {
+  return {static_cast<const int*>(view.data), view.present() ? view.strides[0] : 0};
+}
+
+void fill_score_terms(ForwardParams& params, const AttentionProblem& problem, const ForwardArguments& args,
+                      bool score_terms) {
+  if (problem.has_alibi) {
+    const TensorView& t = args.alibi_slopes;
+    params.alibi_slopes = static_cast<const float*>(t.data);
+    params.alibi_batch_stride = t.rank == 2 ? t.strides[0] : 0;
+    params.alibi_head_stride = t.strides[t.rank == 2 ? 1 : 0];
+  }
+  if (problem.has_bias) {
+    const TensorView& t = args.bias;
+    params.bias = t.data;
+    params.bias_batch_stride = t.shape[0] == 1 ? 0 : t.strides[0];
+    params.bias_head_stride = t.shape[1] == 1 ? 0 : t.strides[1];
+    params.bias_row_stride = t.strides[2];
+    params.bias_key_stride = t.strides[3];
+    params.bias_is_f32 = t.dtype == DType::F32;
+  }
+  if (problem.has_sinks) {
+    params.sinks = static_cast<const float*>(args.sinks.data);
+    params.sinks_stride = args.sinks.strides[0];
+  }
+  params.softmax_scale = static_cast<float>(problem.softmax_scale);
+  params.softmax_scale_log2 =
+      static_cast<float>(score_terms ? std::numbers::log2e : problem.softmax_scale * std::numbers::log2e);
+  params.softcap = static_cast<float>(problem.softcap);
+}
+
+ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+                             bool score_terms) {
+  const AttentionProblem& p = *plan.problem;
+  ForwardParams params{};
+  params.q = tensor_params(args.q, p.q);
+  params.k = tensor_params(args.k, p.k);
+  params.v = tensor_params(args.v, p.v);
+  params.o = tensor_params(args.out, p.out);
+  if (p.has_lse) {
+    const TensorView& t = args.softmax_lse;
+    const auto first = static_cast<std::size_t>(t.rank - 2);
+    params.lse = static_cast<float*>(t.data);
+    params.lse_batch_stride = t.rank == 3 ? t.strides[0] : 0;
+    params.lse_head_stride = t.strides[first];
+    params.lse_row_stride = t.strides[first + 1];
+  }
+  params.cu_seqlens_q = index_params(args.cu_seqlens_q);
+  params.cu_seqlens_k = index_params(args.cu_seqlens_k);
+  params.seqused_q = index_params(args.seqused_q);
+  params.seqused_k = index_params(args.seqused_k);
+  if (p.k_layout == SequenceLayout::Paged) {
+    params.block_table = static_cast<const int*>(args.block_table.data);
+    params.table_batch_stride = args.block_table.strides[0];
+    params.table_page_stride = args.block_table.strides[1];
+  }
+  fill_score_terms(params, p, args, score_terms);
+  params.split_o = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitOut).data());
+  params.split_lse = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitLse).data());
+  params.batch = static_cast<int>(p.batch);
+  params.num_heads_q = static_cast<int>(p.num_heads_q);
+  params.num_heads_k = static_cast<int>(p.num_heads_k);
+  params.group = static_cast<int>(p.group());
+  params.head_dim = static_cast<int>(p.head_dim);
+  params.head_dim_v = static_cast<int>(p.head_dim_v);
+  params.seqlen_q = static_cast<int>(p.seqlen_q);
+  params.seqlen_k = static_cast<int>(p.seqlen_k);
+  params.total_q = static_cast<int>(p.total_q);
+  params.total_k = static_cast<int>(p.total_k);
+  params.page_size = static_cast<int>(p.page_size);
+  params.num_pages = static_cast<int>(p.num_pages);
+  params.max_pages = static_cast<int>(p.max_pages_per_sequence);
+  params.num_splits = plan.num_splits;
+  params.mask_kind = static_cast<int>(mask_kind(p.causal));
+  params.window_left = p.window_left;
+  params.window_right = p.window_right;
+  return params;
+}
+
+}  // namespace
+
+void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+                 Stream stream) {
+  const Driver& driver = require_driver();
+  const int device_idx = args.q.device_idx;
+  if (device_idx < 0 || device_idx >= driver.num_devices()) {
+    throw_invalid("run", fmt::format("q is on GPU {}, and there are {}", device_idx, driver.num_devices()),
+                  fmt::format("GPU 0 to {}", driver.num_devices() - 1), "correct device_idx of the views");
+  }
+  report_kernel_errors("run", device_idx);
+  const ContextScope context(driver, device_idx);
+  std::vector<std::pair<const LoadedKernel*, std::int64_t>> launches;
+  bool score_terms = false;
+  for (const PlanStep& step : plan.steps) {
+    const KernelSpec spec = parse_kernel_name(step.kernel);
+    if (spec.family == KernelFamily::Sm80Forward) {
+      check_pointers(driver, args, spec, device_idx);
+      score_terms = spec.score_terms;
+    }
+    launches.emplace_back(&KernelStore::instance().get(spec, device_idx), step.num_work_items);
+  }
+  if (!workspace.empty()) check_pointer(driver, "workspace", workspace.data(), device_idx, 64);
+
+  ForwardParams params = forward_params(plan, args, workspace, score_terms);
+  params.error_flag = error_flag(driver, device_idx);
+  for (const auto& [kernel, grid] : launches) {
+    std::array<void*, 1> parameters = {&params};
+    driver.check(
+        driver.api().cuLaunchKernel(kernel->function, static_cast<unsigned>(grid), 1, 1,
+                                    static_cast<unsigned>(kernel->num_threads), 1, 1,
+                                    static_cast<unsigned>(kernel->shared_bytes),
+                                    static_cast<CUstream>(stream.handle), parameters.data(), nullptr),
+        "cuLaunchKernel");
+  }
+}
+
+void report_kernel_errors(const char* call, int device_idx) {
+  const Driver* driver = Driver::instance();
+  if (driver == nullptr || device_idx < 0 || device_idx >= driver->num_devices()) return;
+  const ContextScope context(*driver, device_idx);
+  volatile int* flag = error_flag(*driver, device_idx);
+  const int error = *flag;
+  if (error == 0) return;
+  *flag = 0;
+  const bool page = error == static_cast<int>(KernelError::PageOutOfPool);
+  throw_invalid(call,
+                page ? "an earlier call on this GPU met a block_table entry outside its pool"
+                     : "an earlier call on this GPU met a length past its tensors or its plan's bounds",
+                page ? "entries from 0 to the number of pages - 1 in the columns that seqused_k uses"
+                     : "offsets and lengths inside the tensors, and up to max_seqlen_q and max_seqlen_k",
+                "correct the index tensors of that call; it stayed in bounds, and its result is not valid");
+}
+
+DeviceInfo device_info(int device_idx) {
+  const Driver& driver = require_driver();
+  const std::string name = driver.device_name(device_idx);
+  DeviceInfo info = device_like(name);  // published throughput of a known model; zeros otherwise
+  info.name = name;
+  info.kind = DeviceInfo::Kind::Cuda;
+  info.compute_capability = driver.compute_capability(device_idx);
+  info.num_processors = driver.attribute(kMultiprocessorCount, device_idx);
+  info.memory_bytes = static_cast<std::int64_t>(driver.device_memory_bytes(device_idx));
+  info.l2_bytes = driver.attribute(kL2CacheBytes, device_idx);
+  info.shared_bytes_per_block = driver.attribute(kMaxSharedBytesPerBlockOptin, device_idx);
+  return info;
+}
+
+StreamMemory::StreamMemory(int device_idx, std::size_t bytes, Stream stream)
+    : device_idx_(device_idx), stream_(stream) {
+  if (bytes == 0) return;
+  const Driver& driver = require_driver();
+  const ContextScope context(driver, device_idx);
+  CUdeviceptr address = 0;
+  driver.check(driver.api().cuMemAllocAsync(&address, bytes, static_cast<CUstream>(stream.handle)),
+               "cuMemAllocAsync");
+  memory_ = {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)), bytes};
+}
+
+StreamMemory::~StreamMemory() {
+  if (memory_.empty()) return;
+  const Driver& driver = *Driver::instance();
+  const ContextScope context(driver, device_idx_);
+  driver.api().cuMemFreeAsync(static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory_.data())),
+                              static_cast<CUstream>(stream_.handle));
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,59 @@
+// any/fill_rows.cuh - query rows that belong to no sequence get o = 0 and lse = -inf
+//
+// Problem    padding of dense batches (seqused_q), gaps and ends of packed buffers; rows of sequences are left alone
+// Work       one warp per row of the buffer; launched only when such rows can exist
+#pragma once
+
+#include "common/sequence.cuh"
+#include "params.h"
+#include "ptx/math.cuh"
+
+namespace onepass::cuda {
+
+template <class Spec>
+struct FillRows {
+  static constexpr int kThreads = Spec::kWarps * 32;
+  static constexpr int kSharedBytes = 0;
+
+  const ForwardParams& p;
+
+  ONEPASS_DEVICE FillRows(const ForwardParams& params, char* /*shared*/) : p(params) {}
+
+  /// The sequence whose rows begin last at or before `row`; -1 when there is none. Offsets never decrease.
+  ONEPASS_DEVICE int sequence_before(int row) const {
+    int low = 0, high = p.batch;  // offsets[low - 1] <= row < offsets[high], as far as looked at
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (index_at(p.cu_seqlens_q, middle) <= row) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low - 1;
+  }
+
+  ONEPASS_DEVICE void run(char* /*shared*/) const {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const Index64 row = static_cast<Index64>(blockIdx.x) * Spec::kWarps + threadIdx.x / 32;
+    if (row >= p.total_q) return;
+    const bool packed = p.cu_seqlens_q.data != nullptr;
+    const int batch_idx = packed ? sequence_before(static_cast<int>(row)) : static_cast<int>(row / p.seqlen_q);
+    const Index64 i = packed ? row : row % p.seqlen_q;  // row inside its tensor dimension
+    if (batch_idx >= 0 && batch_idx < p.batch) {
+      const Sequence seq = sequence_at(p, batch_idx);
+      if (i - seq.q_row0 < seq.seqlen_q) return;
+    }
+    const Index64 b = packed ? 0 : batch_idx;
+    for (int head = 0; head < p.num_heads_q; ++head) {
+      unsigned short* out =
+          static_cast<unsigned short*>(p.o.data) + b * p.o.batch_stride + i * p.o.row_stride + head * p.o.head_stride;
+      for (int d = lane; d < Spec::kHeadDimV; d += 32) out[d] = 0;
+      if (p.lse != nullptr && lane == 0) {
+        p.lse[b * p.lse_batch_stride + head * p.lse_head_stride + i * p.lse_row_stride] = -infinity();
+      }
+    }
+  }
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,44 @@
+// Where one sequence's rows are, read from device memory and kept inside the tensors whatever it holds.
+#pragma once
+
+#include "params.h"
+#include "ptx/types.cuh"
+
+namespace onepass::cuda {
+
+struct Sequence {
+  int q_row0, k_row0;  // first row in packed buffers, 0 otherwise
+  int seqlen_q, seqlen_k;
+};
+
+ONEPASS_DEVICE int index_at(const IndexParams& v, int i) { return v.data[static_cast<Index64>(i) * v.stride]; }
+
+ONEPASS_DEVICE int clamp_index(int value, int low, int high) { return max(low, min(value, high)); }
+
+/// Lengths beyond the tensors or the plan's bounds are cut and reported through error_flag.
+ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx) {
+  Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
+  int q_begin = 0, k_begin = 0, q_length = p.seqlen_q, k_length = p.seqlen_k;
+  int q_room = p.seqlen_q, k_room = p.seqlen_k;
+  if (p.cu_seqlens_q.data != nullptr) {
+    q_begin = index_at(p.cu_seqlens_q, batch_idx);
+    q_length = index_at(p.cu_seqlens_q, batch_idx + 1) - q_begin;
+    q_room = min(q_room, p.total_q - clamp_index(q_begin, 0, p.total_q));
+  }
+  if (p.cu_seqlens_k.data != nullptr) {
+    k_begin = index_at(p.cu_seqlens_k, batch_idx);
+    k_length = index_at(p.cu_seqlens_k, batch_idx + 1) - k_begin;
+    k_room = min(k_room, p.total_k - clamp_index(k_begin, 0, p.total_k));
+  }
+  if (p.seqused_q.data != nullptr) q_length = index_at(p.seqused_q, batch_idx);
+  if (p.seqused_k.data != nullptr) k_length = index_at(p.seqused_k, batch_idx);
+  s.q_row0 = clamp_index(q_begin, 0, p.total_q);
+  s.k_row0 = clamp_index(k_begin, 0, p.total_k);
+  s.seqlen_q = clamp_index(q_length, 0, q_room);
+  s.seqlen_k = clamp_index(k_length, 0, k_room);
+  const bool cut = s.seqlen_q != q_length || s.seqlen_k != k_length || s.q_row0 != q_begin || s.k_row0 != k_begin;
+  if (cut && threadIdx.x == 0) *p.error_flag = static_cast<int>(KernelError::LengthPastCapacity);
+  return s;
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,124 @@
+// Running softmax statistics of the rows that a thread owns (mma accumulator layout: two rows per m16 tile, each
+// shared by the four lanes of a quad).
+//
+// The exponent is x = scale_log2 * (s - m). Where |scale_log2 * m| is ordinary this is one fused multiply-add
+// with the rounded product; its rounding error is the same for every key of the row and cancels. Past kWide it
+// would not stay small (a logit of 1e11 has an ulp of 8192), so there the difference is taken first.
+// Sources: Milakov and Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1.
+#pragma once
+
+#include "ptx/math.cuh"
+#include "ptx/types.cuh"
+
+namespace onepass::cuda {
+
+constexpr float kWide = 8192.0f;
+
+ONEPASS_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+ONEPASS_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <int kRowTiles>
+struct RunningSoftmax {
+  float max[kRowTiles][2];  // of the scores as the products gave them, over the whole row; starts at -inf
+  float sum[kRowTiles][2];  // this thread's share of the sum of exponentials
+
+  ONEPASS_DEVICE void reset() {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        max[t][r] = -infinity();
+        sum[t][r] = 0.0f;
+      }
+    }
+  }
+
+  /// Turns scores into exponentials and rescales what was accumulated before.
+  template <int kScoreTiles, int kOutTiles>
+  ONEPASS_DEVICE void update(float (&s)[kRowTiles][kScoreTiles][4], float (&o)[kRowTiles][kOutTiles][4],
+                             float scale_log2) {
+    bool wide = false;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float larger = fmaxf(s[t][0][2 * r], s[t][0][2 * r + 1]);
+#pragma unroll
+        for (int n = 1; n < kScoreTiles; ++n) larger = fmaxf(larger, fmaxf(s[t][n][2 * r], s[t][n][2 * r + 1]));
+        larger = fmaxf(max[t][r], quad_max(larger));
+        const float correction = exp2_approx((max[t][r] - finite_reference(larger)) * scale_log2);
+        max[t][r] = larger;
+        sum[t][r] *= correction;
+#pragma unroll
+        for (int n = 0; n < kOutTiles; ++n) {
+          o[t][n][2 * r] *= correction;
+          o[t][n][2 * r + 1] *= correction;
+        }
+        wide |= !(fabsf(finite_reference(larger) * scale_log2) < kWide);
+      }
+    }
+    wide = __any_sync(0xffffffffu, wide);
+    if (wide) subtract_maximum(s);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float subtrahend = wide ? 0.0f : finite_reference(max[t][r]) * scale_log2;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s[t][n][2 * r + e];
+            x = exp2_approx(fmaf(x, scale_log2, -subtrahend));
+            sum[t][r] += x;
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  /// A row without keys yet has no maximum; 0 makes all its terms 0.
+  ONEPASS_DEVICE static float finite_reference(float max) { return max == -infinity() ? 0.0f : max; }
+
+  template <int kScoreTiles>
+  ONEPASS_DEVICE void subtract_maximum(float (&s)[kRowTiles][kScoreTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[t][n][e] -= finite_reference(max[t][e / 2]);
+      }
+    }
+  }
+};
+
+struct RowResult {
+  float factor;  // what the accumulated row is multiplied by
+  float lse;     // natural logarithm
+};
+
+/// The end of a row: total is the whole row's sum. `sink` is -inf when there is none.
+ONEPASS_DEVICE RowResult finish_row(float max, float total, float scale_log2, float sink) {
+  RowResult result;
+  result.factor = total == 0.0f ? 0.0f : 1.0f / total;
+  result.lse = total == 0.0f ? -infinity() : (max * scale_log2 + log2_approx(total)) * kLn2;
+  if (sink != -infinity()) {
+    const float larger = fmaxf(result.lse, sink);
+    const float joint =
+        larger + kLn2 * log2_approx(exp2_approx((result.lse - larger) * kLog2e) + exp2_approx((sink - larger) * kLog2e));
+    result.factor *= exp2_approx((result.lse - joint) * kLog2e);
+    result.lse = joint;
+  }
+  return result;
+}
+
+}  // namespace onepass::cuda

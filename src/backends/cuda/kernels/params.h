@@ -1,0 +1,66 @@
+// params.h - what a kernel is launched with: plain structs read by g++ and by NVRTC alike (no include).
+// Strides count elements. A pointer that may be null says so. Sizes are asserted on both sides.
+#pragma once
+
+namespace onepass::cuda {
+
+/// A [sequence, row, head, dim] tensor whose last dimension has stride 1. Packed buffers have batch_stride 0;
+/// a paged pool's batch_stride is the page stride, its row_stride the slot stride.
+struct TensorParams {
+  void* data;
+  long long batch_stride, row_stride, head_stride;
+};
+
+/// int32 vector, may be null.
+struct IndexParams {
+  const int* data;
+  long long stride;
+};
+
+struct ForwardParams {
+  TensorParams q;  // [B, Sq, Hq, D]   or packed [Tq, Hq, D]
+  TensorParams k;  // [B, Sk, Hk, D]   or packed [Tk, Hk, D], or pages [pages, page_size, Hk, D]
+  TensorParams v;  // [B, Sk, Hk, Dv]  likewise
+  TensorParams o;  // [B, Sq, Hq, Dv]  or packed; with splits: unused
+  float* lse;      // [B, Hq, Sq] or [Hq, Tq], may be null
+  long long lse_batch_stride, lse_head_stride, lse_row_stride;
+
+  IndexParams cu_seqlens_q;  // [B + 1], null: dense
+  IndexParams cu_seqlens_k;  // [B + 1], null: dense or paged
+  IndexParams seqused_q;     // [B], null: all rows
+  IndexParams seqused_k;     // [B], null: all rows
+  const int* block_table;    // [B, max_pages], null: not paged
+  long long table_batch_stride, table_page_stride;
+
+  const float* alibi_slopes;  // [Hq] or [B, Hq], may be null
+  long long alibi_batch_stride, alibi_head_stride;
+  const void* bias;  // [B or 1, Hq or 1, Sq, Sk], f32 or the element type, may be null
+  long long bias_batch_stride, bias_head_stride, bias_row_stride, bias_key_stride;
+  const float* sinks;  // [Hq], may be null
+  long long sinks_stride;
+
+  float* split_o;    // f32 [num_splits, rows, Dv]; rows = B * Hq * Sq or Hq * Tq. null: not split
+  float* split_lse;  // f32 [num_splits, rows]
+  int* error_flag;   // set to a KernelError when device-resident lengths or tables lead out of bounds
+
+  int batch, num_heads_q, num_heads_k, group;
+  int head_dim, head_dim_v;
+  int seqlen_q, seqlen_k;  // extents (dense) or upper bounds
+  int total_q, total_k;    // rows of packed buffers
+  int page_size, num_pages, max_pages;
+  int num_splits;
+  int mask_kind;  // onepass::MaskKind
+  int bias_is_f32;
+  long long window_left, window_right;  // negative: unlimited
+  float softmax_scale;
+  // factor of the exponent's argument: scale * log2(e), or log2(e) after score terms
+  float softmax_scale_log2;
+  float softcap;  // 0: none
+};
+
+enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity = 2 };
+
+static_assert(sizeof(TensorParams) == 32, "host and device must agree");
+static_assert(sizeof(ForwardParams) == 448, "host and device must agree");
+
+}  // namespace onepass::cuda

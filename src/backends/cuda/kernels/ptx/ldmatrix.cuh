@@ -1,0 +1,26 @@
+// Shared memory to mma fragments. PTX ISA 9.7.14.5.15 (ldmatrix).
+#pragma once
+
+#include "ptx/types.cuh"
+
+namespace onepass::cuda {
+
+ONEPASS_DEVICE Uint32 shared_address(const void* p) {
+  return static_cast<Uint32>(__cvta_generic_to_shared(p));
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+ONEPASS_DEVICE void ldmatrix_x4(Uint32 (&r)[4], Uint32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+/// The same, each matrix transposed on the way.
+ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,23 @@
+// Names that device text uses for the machine's types; NVRTC has no standard headers.
+#pragma once
+
+namespace onepass::cuda {
+
+using Uint32 = unsigned int;
+using Uint64 = unsigned long long;
+using Index64 = long long;
+
+#define ONEPASS_DEVICE __device__ __forceinline__
+
+/// 16-bit elements are storage only: arithmetic is f32 or inside mma.
+struct Bf16 {
+  unsigned short bits;
+};
+struct F16 {
+  unsigned short bits;
+};
+
+template <class T>
+struct ElementTraits;
+
+}  // namespace onepass::cuda

@@ -1,0 +1,126 @@
+#include "dispatch/heuristics_sm80.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Widest piece in which rows can be read or written: every row starts at a multiple of it.
+int row_alignment(const TensorStrides& strides, int widest) {
+  int bytes = widest;
+  for (const std::int64_t stride : {strides.batch, strides.row, strides.head}) {
+    while (stride * 2 % bytes != 0) bytes /= 2;
+  }
+  return bytes;
+}
+
+/// Scores are more than dot product times a positive scale.
+bool has_score_terms(const AttentionProblem& problem) {
+  return problem.softcap > 0 || problem.has_alibi || problem.has_bias || problem.softmax_scale <= 0;
+}
+
+struct Tile {
+  int tile_m, tile_n, num_warps, stages, min_blocks;
+  bool query_resident;
+};
+
+/// Tiles by head_dim. Registers bound them: 32 rows of O a warp up to head_dim_v 128, 16 rows above.
+Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t rows) {
+  const std::int64_t wide = std::max(problem.head_dim, problem.head_dim_v);
+  const bool small_shared = device.shared_bytes_per_block < 140 * 1024;  // sm_86 and sm_89 have 99 KiB
+  const bool terms = has_score_terms(problem);                           // they need registers of their own
+  if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 2, false};
+  if (wide <= 64) return {128, 64, 4, 2, 2, true};
+  if (wide <= 128) return {128, 64, 4, 1, 2, false};
+  if (wide <= 256) return small_shared ? Tile{64, 32, 4, 1, 1, false} : Tile{64, 64, 4, 1, 2, false};
+  const int column_groups = problem.head_dim_v > 256 ? 2 : 1;  // warps that share rows (sm80/forward.cuh)
+  return {32, small_shared ? 16 : 32, 2 * column_groups, 1, 1, false};
+}
+
+/// Parts of the keys that fill the GPU: as many as leave each block a few key tiles.
+int choose_splits(std::int64_t blocks, std::int64_t resident, std::int64_t key_tiles) {
+  constexpr std::int64_t kTilesPerSplit = 4;
+  if (blocks == 0 || blocks * 4 >= resident * 3) return 1;
+  const std::int64_t most = std::max<std::int64_t>(1, key_tiles / kTilesPerSplit);
+  return static_cast<int>(std::clamp<std::int64_t>(resident / blocks, 1, std::min<std::int64_t>(most, 128)));
+}
+
+}  // namespace
+
+bool has_unowned_rows(const AttentionProblem& problem) {
+  return problem.has_seqused_q || problem.q_layout == SequenceLayout::Packed;
+}
+
+std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const DeviceInfo& device) {
+  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
+  if (device.compute_capability < 80) {
+    return fmt::format("needs compute capability 8.0, and {} has {}.{}", device.name,
+                       device.compute_capability / 10, device.compute_capability % 10);
+  }
+  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
+  if (p.kv_dtype != p.q_dtype)
+    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (p.head_dim > 576 || p.head_dim_v > 512) {
+    return fmt::format("takes head_dim up to 576 and head_dim_v up to 512, and they are {} and {}",
+                       p.head_dim, p.head_dim_v);
+  }
+  for (const auto& [name, strides] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}, {"out", p.out}}) {
+    if (strides.dim != 1)
+      return fmt::format("needs stride 1 in the last dimension, and {} has {}", name, strides.dim);
+  }
+  const std::int64_t rows = p.seqlen_q * p.group();
+  if (std::max({rows, p.seqlen_k, p.total_q, p.total_k}) > kMaxInt - 1024) return "counts rows in 31 bits";
+  if (p.batch * p.num_heads_q * ceil_div(rows, 32) > kMaxInt / 128)
+    return "has more work than one grid holds";
+  return std::nullopt;
+}
+
+Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInfo& device,
+                                      int requested_splits) {
+  Sm80ForwardConfig config;
+  const Tile probe = choose_tile(p, device, p.seqlen_q);
+  const bool pack_gqa = p.seqlen_q < probe.tile_m && p.group() > 1;
+  const std::int64_t rows = p.seqlen_q * (pack_gqa ? p.group() : 1);
+  const Tile tile = choose_tile(p, device, rows);
+
+  KernelSpec& spec = config.forward;
+  spec.family = KernelFamily::Sm80Forward;
+  spec.architecture = device.compute_capability;
+  spec.dtype = p.q_dtype;
+  spec.head_dim = static_cast<int>(p.head_dim);
+  spec.head_dim_v = static_cast<int>(p.head_dim_v);
+  spec.tile_m = tile.tile_m;
+  spec.tile_n = tile.tile_n;
+  spec.num_warps = tile.num_warps;
+  spec.stages = tile.stages;
+  spec.min_blocks = tile.min_blocks;
+  spec.query_resident = tile.query_resident;
+  spec.load_bytes = std::min({row_alignment(p.q, 16), row_alignment(p.k, 16), row_alignment(p.v, 16)});
+  spec.store_bytes = row_alignment(p.out, 16);
+  while (p.head_dim_v * 2 % spec.store_bytes != 0) spec.store_bytes /= 2;
+  if (spec.store_bytes == 8) spec.store_bytes = 4;
+  spec.pack_gqa = pack_gqa;
+  spec.paged = p.k_layout == SequenceLayout::Paged;
+  spec.score_terms = has_score_terms(p);
+
+  const std::int64_t heads = pack_gqa ? p.num_heads_k : p.num_heads_q;
+  const std::int64_t blocks = ceil_div(rows, tile.tile_m) * heads * p.batch;
+  const std::int64_t resident = std::int64_t{device.num_processors} * tile.min_blocks;
+  config.num_splits = requested_splits > 0
+                          ? requested_splits
+                          : choose_splits(blocks, resident, ceil_div(p.seqlen_k, tile.tile_n));
+  spec.split = config.num_splits > 1;
+  config.grid = blocks * config.num_splits;
+  return config;
+}
+
+}  // namespace onepass

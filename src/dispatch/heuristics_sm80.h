@@ -1,0 +1,31 @@
+// Which sm80 kernel, and how many parts of the keys, as pure functions of (problem, device).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "onepass/plan.h"
+#include "problem/attention_problem.h"
+#include "store/kernel_spec.h"
+
+namespace onepass {
+
+struct Sm80ForwardConfig {
+  KernelSpec forward;  // of family Sm80Forward
+  int num_splits = 1;  // parts of the keys, merged by a second kernel
+  std::int64_t grid = 0;
+
+  bool operator==(const Sm80ForwardConfig&) const = default;
+};
+
+/// Why the family does not take a problem on a device; empty when it does.
+std::optional<std::string> decline_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device);
+
+/// requested_splits: 0 leaves the choice to the heuristic.
+Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device,
+                                      int requested_splits);
+
+/// Rows of the query buffer may belong to no sequence, so that they have to be filled.
+bool has_unowned_rows(const AttentionProblem& problem);
+
+}  // namespace onepass

@@ -1,0 +1,47 @@
+#include "plan/cuda_plan.h"
+
+#include "dispatch/heuristics_sm80.h"
+#include "plan/workspace.h"
+
+namespace onepass {
+namespace {
+
+constexpr int kRowWarps = 4;  // warps of the row-wise kernels, a row each
+
+KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
+  KernelSpec spec;
+  spec.family = family;
+  spec.architecture = forward.architecture;
+  spec.dtype = forward.dtype;
+  spec.head_dim = forward.head_dim;
+  spec.head_dim_v = forward.head_dim_v;
+  spec.num_warps = kRowWarps;
+  return spec;
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid) {
+  if (grid > 0) plan.steps.push_back({kernel_name(spec), grid, num_threads(spec)});
+}
+
+}  // namespace
+
+void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& problem = *plan.problem;
+  const Sm80ForwardConfig config = choose_sm80_forward(problem, plan.device, request.num_splits);
+  plan.tile_m = config.forward.tile_m;
+  plan.tile_n = config.forward.tile_n;
+  plan.num_splits = config.num_splits;
+  plan.num_threads = num_threads(config.forward);
+  if (has_unowned_rows(problem)) {
+    add_step(plan, row_kernel(KernelFamily::FillRows, config.forward), ceil_div(problem.total_q, kRowWarps));
+  }
+  add_step(plan, config.forward, config.grid);
+  if (config.num_splits == 1) return;
+  add_step(plan, row_kernel(KernelFamily::MergeSplits, config.forward),
+           ceil_div(problem.seqlen_q, kRowWarps) * problem.num_heads_q * problem.batch);
+  add_split_pieces(plan);
+}
+
+}  // namespace onepass

@@ -1,0 +1,127 @@
+#include "store/kernel_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "support/message.h"
+
+namespace onepass {
+namespace {
+
+constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
+    {KernelFamily::Sm80Forward, "sm80_forward"},
+    {KernelFamily::MergeSplits, "merge_splits"},
+    {KernelFamily::FillRows, "fill_rows"},
+};
+constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
+
+// Numbers in the order of the name: prefix, member, and the separator before it.
+struct NumberField {
+  std::string_view prefix;
+  int KernelSpec::*member;
+};
+constexpr NumberField kNumbers[] = {
+    {"_d", &KernelSpec::head_dim},  {"_v", &KernelSpec::head_dim_v}, {"_m", &KernelSpec::tile_m},
+    {"n", &KernelSpec::tile_n},     {"w", &KernelSpec::num_warps},   {"s", &KernelSpec::stages},
+    {"b", &KernelSpec::min_blocks}, {"_l", &KernelSpec::load_bytes}, {"s", &KernelSpec::store_bytes},
+};
+struct FlagField {
+  std::string_view text;
+  bool KernelSpec::*member;
+};
+constexpr FlagField kFlags[] = {
+    {"_paged", &KernelSpec::paged}, {"_terms", &KernelSpec::score_terms},   {"_pack", &KernelSpec::pack_gqa},
+    {"_split", &KernelSpec::split}, {"_qreg", &KernelSpec::query_resident},
+};
+
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Bytes of a shared-memory row (kernels/common/tile_copy.cuh).
+int shared_pitch(int head_dim, int multiple) { return round_up(head_dim, multiple) * 2 + 16; }
+
+/// Consumes the text of a name from the front.
+class Reader {
+ public:
+  explicit Reader(std::string_view name) : whole_(name), rest_(name) {}
+
+  bool take(std::string_view text) {
+    if (!rest_.starts_with(text)) return false;
+    rest_.remove_prefix(text.size());
+    return true;
+  }
+  int number() {
+    int value = 0;
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc{} || value < 0) fail();
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return value;
+  }
+  template <class T, std::size_t N>
+  T word(const std::pair<T, std::string_view> (&table)[N]) {
+    for (const auto& [value, text] : table) {
+      if (take(text)) return value;
+    }
+    fail();
+  }
+  bool done() const { return rest_.empty(); }
+  [[noreturn]] void fail() const {
+    throw_invalid("kernel name", fmt::format("\"{}\" stops making sense at \"{}\"", whole_, rest_),
+                  "a name as printed by `onepass plan` or `onepass kernels list`",
+                  "copy the name from there");
+  }
+
+ private:
+  std::string_view whole_, rest_;
+};
+
+template <class T, std::size_t N>
+std::string_view word_of(const std::pair<T, std::string_view> (&table)[N], T value) {
+  for (const auto& [candidate, text] : table) {
+    if (candidate == value) return text;
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string kernel_name(const KernelSpec& spec) {
+  std::string name = fmt::format("{}_{}", word_of(kFamilies, spec.family), word_of(kDtypes, spec.dtype));
+  for (const NumberField& field : kNumbers) name += fmt::format("{}{}", field.prefix, spec.*field.member);
+  for (const FlagField& field : kFlags) {
+    if (spec.*field.member) name += field.text;
+  }
+  return name + fmt::format("_sm{}", spec.architecture);
+}
+
+KernelSpec parse_kernel_name(std::string_view name) {
+  Reader reader(name);
+  KernelSpec spec;
+  spec.family = reader.word(kFamilies);
+  if (!reader.take("_")) reader.fail();
+  spec.dtype = reader.word(kDtypes);
+  for (const NumberField& field : kNumbers) {
+    if (!reader.take(field.prefix)) reader.fail();
+    spec.*field.member = reader.number();
+  }
+  for (const FlagField& field : kFlags) spec.*field.member = reader.take(field.text);
+  if (!reader.take("_sm")) reader.fail();
+  spec.architecture = reader.number();
+  if (!reader.done()) reader.fail();
+  return spec;
+}
+
+int num_threads(const KernelSpec& spec) { return 32 * spec.num_warps; }
+
+std::size_t shared_bytes(const KernelSpec& spec) {
+  if (spec.family != KernelFamily::Sm80Forward) return 0;
+  const int column_groups = (spec.head_dim_v + 255) / 256;
+  const int pitch_k = shared_pitch(spec.head_dim, 16),
+            pitch_v = shared_pitch(spec.head_dim_v, 16 * column_groups);
+  const int loop = spec.tile_m * pitch_k + spec.stages * spec.tile_n * (pitch_k + pitch_v);
+  return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));
+}
+
+}  // namespace onepass

@@ -1,0 +1,45 @@
+// A kernel as a value: which text, for which GPU, with which constants. Its name is its identity in logs,
+// profilers, the bundle and the disk cache.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "onepass/tensor_view.h"
+
+namespace onepass {
+
+enum class KernelFamily { Sm80Forward, MergeSplits, FillRows };
+
+struct KernelSpec {
+  KernelFamily family = KernelFamily::Sm80Forward;
+  int architecture = 80;      // compute capability the machine code is for: 80, 86, 89, 90, ...
+  DType dtype = DType::BF16;  // of q, k, v and out
+  int head_dim = 0, head_dim_v = 0;
+  int tile_m = 0, tile_n = 0;  // packed query rows, keys
+  int num_warps = 4;
+  int stages = 1;               // K and V buffers in shared memory
+  int min_blocks = 1;           // thread blocks that an SM must hold: bounds the registers
+  int load_bytes = 16;          // widest aligned piece of a q, k or v row: 16, 8, 4 or 2
+  int store_bytes = 16;         // of an out row: 16, 4 or 2
+  bool paged = false;           // K and V through block_table
+  bool score_terms = false;     // softcap, ALiBi, bias, or a scale that is not positive
+  bool pack_gqa = false;        // the query heads of a key head are rows of one tile
+  bool split = false;           // part of the keys, f32 partial results
+  bool query_resident = false;  // Q fragments stay in registers
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+/// e.g. "sm80_forward_bf16_d128_v128_m128n64w4s1b2_l16s16_paged_terms_split_qreg_sm90".
+std::string kernel_name(const KernelSpec& spec);
+
+/// The inverse of kernel_name. @throws InvalidArgument for anything that kernel_name does not write.
+KernelSpec parse_kernel_name(std::string_view name);
+
+/// Threads of a block, and dynamic shared memory; the device text asserts both.
+int num_threads(const KernelSpec& spec);
+std::size_t shared_bytes(const KernelSpec& spec);
+
+}  // namespace onepass

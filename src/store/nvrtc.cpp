@@ -1,0 +1,215 @@
+#include "store/nvrtc.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "store/source_writer.h"
+#include "support/config.h"
+#include "support/message.h"
+#include "support/shared_object.h"
+
+namespace onepass {
+
+namespace fs = std::filesystem;
+
+/// The exported functions, declared by us (nvrtc.h, unchanged since CUDA 11.1).
+struct Nvrtc::Table {
+  using Program = struct NvrtcProgram*;
+  using Result = int;
+  Result (*nvrtcVersion)(int* major, int* minor);
+  const char* (*nvrtcGetErrorString)(Result);
+  Result (*nvrtcCreateProgram)(Program*, const char* source, const char* name, int num_headers,
+                               const char* const* headers, const char* const* include_names);
+  Result (*nvrtcCompileProgram)(Program, int num_options, const char* const* options);
+  Result (*nvrtcDestroyProgram)(Program*);
+  Result (*nvrtcGetProgramLogSize)(Program, std::size_t*);
+  Result (*nvrtcGetProgramLog)(Program, char*);
+  Result (*nvrtcGetCUBINSize)(Program, std::size_t*);
+  Result (*nvrtcGetCUBIN)(Program, char*);
+  Result (*nvrtcGetPTXSize)(Program, std::size_t*);
+  Result (*nvrtcGetPTX)(Program, char*);
+};
+
+namespace {
+
+std::string& reason_storage() {
+  static std::string reason;
+  return reason;
+}
+
+void add_matches(std::vector<std::string>& found, const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> here;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "libnvrtc.so.13" || name == "libnvrtc.so.12") here.push_back(entry.path().string());
+  }
+  std::sort(here.rbegin(), here.rend());  // the newer major version first
+  found.insert(found.end(), here.begin(), here.end());
+}
+
+/// <root>/lib/python3.x/{site,dist}-packages/nvidia/*/lib, where PyTorch's and NVIDIA's wheels put it.
+void add_python_folders(std::vector<std::string>& found, const fs::path& root) {
+  std::error_code error;
+  for (const auto& python : fs::directory_iterator(root / "lib", error)) {
+    if (!python.path().filename().string().starts_with("python3")) continue;
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      std::error_code inner;
+      for (const auto& part : fs::directory_iterator(python.path() / packages / "nvidia", inner)) {
+        add_matches(found, part.path() / "lib");
+      }
+    }
+  }
+}
+
+/// A configured path; then whatever the process or the loader already knows; then toolkits; then wheels.
+std::vector<std::string> candidates() {
+  std::vector<std::string> found;
+  if (const std::string path = config().nvrtc_path; !path.empty()) found.push_back(path);
+  found.insert(found.end(), {"libnvrtc.so.13", "libnvrtc.so.12"});
+  if (!config().cuda_home.empty()) add_matches(found, fs::path(config().cuda_home) / "lib64");
+  add_matches(found, "/usr/local/cuda/lib64");
+  if (!config().virtual_env.empty()) add_python_folders(found, config().virtual_env);
+  for (const char* root : {"/usr/local", "/usr"}) add_python_folders(found, root);
+  return found;
+}
+
+/// libnvrtc opens its builtins library by bare name and has no run path: open it first, by full path.
+void open_builtins(const std::string& nvrtc_path) {
+  if (nvrtc_path.find('/') == std::string::npos) return;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::path(nvrtc_path).parent_path(), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("libnvrtc-builtins.so.")) SharedObject{entry.path().string()};
+  }
+}
+
+std::string first_error(const std::string& log) {
+  const std::size_t at = log.find("error");
+  if (at == std::string::npos) return log.substr(0, 300);
+  const std::size_t begin = log.rfind('\n', at) == std::string::npos ? 0 : log.rfind('\n', at) + 1;
+  return log.substr(begin, std::min<std::size_t>(log.find('\n', at), begin + 400) - begin);
+}
+
+std::string keep_source(const std::string& name, const std::string& source) {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error) / "onepass-failed";
+  fs::create_directories(folder, error);
+  const fs::path file = folder / (name + ".cu");
+  std::ofstream(file) << source;
+  return fs::exists(file, error) ? file.string() : "(it could not be kept)";
+}
+
+}  // namespace
+
+bool Nvrtc::open(std::string& reason) {
+  std::string tried;
+  for (const std::string& path : candidates()) {
+    open_builtins(path);
+    const SharedObject library(path);
+    if (!library.valid()) {
+      tried += fmt::format("{}{}", tried.empty() ? "" : ", ", path);
+      continue;
+    }
+    auto table = std::make_unique<Table>();
+    Table& t = *table;
+#define ONEPASS_LOAD(name) library.load(t.name, #name)
+    const bool complete = ONEPASS_LOAD(nvrtcVersion) && ONEPASS_LOAD(nvrtcGetErrorString) &&
+                          ONEPASS_LOAD(nvrtcCreateProgram) && ONEPASS_LOAD(nvrtcCompileProgram) &&
+                          ONEPASS_LOAD(nvrtcDestroyProgram) && ONEPASS_LOAD(nvrtcGetProgramLogSize) &&
+                          ONEPASS_LOAD(nvrtcGetProgramLog) && ONEPASS_LOAD(nvrtcGetCUBINSize) &&
+                          ONEPASS_LOAD(nvrtcGetCUBIN) && ONEPASS_LOAD(nvrtcGetPTXSize) &&
+                          ONEPASS_LOAD(nvrtcGetPTX);
+#undef ONEPASS_LOAD
+    if (!complete || t.nvrtcVersion(&major_, &minor_) != 0) {
+      tried += fmt::format("{}{} (incomplete)", tried.empty() ? "" : ", ", path);
+      continue;
+    }
+    path_ = path;
+    table_ = table.release();  // lives as long as the process
+    return true;
+  }
+  reason = fmt::format("no NVRTC found (tried {})", tried);
+  return false;
+}
+
+const Nvrtc* Nvrtc::instance() {
+  static const Nvrtc* const nvrtc = [] {
+    auto* fresh = new Nvrtc;
+    if (fresh->open(reason_storage())) return fresh;
+    delete fresh;
+    return static_cast<Nvrtc*>(nullptr);
+  }();
+  return nvrtc;
+}
+
+const std::string& Nvrtc::missing_reason() {
+  instance();
+  return reason_storage();
+}
+
+CompiledKernel Nvrtc::compile(const KernelSpec& spec) const {
+  return build(spec, compile_options(spec), false);
+}
+
+CompiledKernel Nvrtc::compile_ptx(const KernelSpec& spec, int virtual_architecture) const {
+  std::vector<std::string> options = compile_options(spec);
+  options.front() = fmt::format("--gpu-architecture=compute_{}", virtual_architecture);
+  return build(spec, options, true);
+}
+
+CompiledKernel Nvrtc::build(const KernelSpec& spec, const std::vector<std::string>& options, bool ptx) const {
+  const std::string name = kernel_name(spec), source = write_source(spec), file = name + ".cu";
+  std::vector<std::string> paths, texts;
+  std::vector<const char*> path_pointers, text_pointers, option_pointers;
+  for (const KernelFile& f : kernel_files()) {
+    paths.emplace_back(f.path);
+    texts.emplace_back(f.text);
+  }
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    path_pointers.push_back(paths[i].c_str());
+    text_pointers.push_back(texts[i].c_str());
+  }
+  for (const std::string& option : options) option_pointers.push_back(option.c_str());
+
+  const Table& t = *table_;
+  Table::Program program = nullptr;
+  const auto fail = [&](const std::string& what) {
+    throw EnvironmentError(format_message(
+        "compile kernel",
+        fmt::format("{} (NVRTC {}.{}, {}): {}", name, major_, minor_, fmt::join(options, " "), what),
+        "kernel text that NVRTC 12 or 13 compiles",
+        fmt::format("please report this with {}", keep_source(name, source))));
+  };
+  if (const int r =
+          t.nvrtcCreateProgram(&program, source.c_str(), file.c_str(), static_cast<int>(paths.size()),
+                               text_pointers.data(), path_pointers.data());
+      r != 0) {
+    fail(t.nvrtcGetErrorString(r));
+  }
+  const int result =
+      t.nvrtcCompileProgram(program, static_cast<int>(option_pointers.size()), option_pointers.data());
+  CompiledKernel compiled;
+  std::size_t size = 0;
+  if (t.nvrtcGetProgramLogSize(program, &size) == 0 && size > 1) {
+    compiled.log.resize(size);
+    t.nvrtcGetProgramLog(program, compiled.log.data());
+    compiled.log.resize(size - 1);  // the terminating zero
+  }
+  const auto get_size = ptx ? t.nvrtcGetPTXSize : t.nvrtcGetCUBINSize;
+  const auto get_image = ptx ? t.nvrtcGetPTX : t.nvrtcGetCUBIN;
+  if (result == 0 && get_size(program, &size) == 0) {
+    compiled.image.resize(size);
+    get_image(program, compiled.image.data());
+  }
+  t.nvrtcDestroyProgram(&program);
+  if (result != 0) fail(first_error(compiled.log));
+  return compiled;
+}
+
+}  // namespace onepass

@@ -1,0 +1,46 @@
+// NVIDIA's run-time compiler, opened at run time (major versions 12 and 13).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/kernel_spec.h"
+
+namespace onepass {
+
+struct CompiledKernel {
+  std::string image;  // machine code (cubin), or PTX text when asked for
+  std::string log;    // with register counts
+};
+
+class Nvrtc {
+ public:
+  /// The compiler, or null; looked for once per process.
+  static const Nvrtc* instance();
+  /// Where instance() looked and why it found nothing.
+  static const std::string& missing_reason();
+
+  int major() const { return major_; }
+  int minor() const { return minor_; }
+  const std::string& path() const { return path_; }
+
+  /// Compiles a spec; thread-safe. @throws EnvironmentError with kernel name, options, the first compiler
+  /// error
+  /// and the file in which the source was kept.
+  CompiledKernel compile(const KernelSpec& spec) const;
+  /// The same to PTX for `virtual_architecture` (80: runs on every later GPU through the driver's own
+  /// compiler).
+  CompiledKernel compile_ptx(const KernelSpec& spec, int virtual_architecture) const;
+
+ private:
+  Nvrtc() = default;
+  bool open(std::string& reason);
+  CompiledKernel build(const KernelSpec& spec, const std::vector<std::string>& options, bool ptx) const;
+
+  struct Table;
+  const Table* table_ = nullptr;
+  int major_ = 0, minor_ = 0;
+  std::string path_;
+};
+
+}  // namespace onepass

@@ -1,0 +1,71 @@
+#include "store/source_writer.h"
+
+#include <fmt/format.h>
+
+namespace onepass {
+namespace {
+
+struct FamilyText {
+  KernelFamily family;
+  std::string_view file;  // of the kernel folder
+  std::string_view type;  // the kernel's class template over Spec, launched with ForwardParams
+};
+
+constexpr FamilyText kTexts[] = {
+    {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80"},
+    {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits"},
+    {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows"},
+};
+
+const FamilyText& text_of(KernelFamily family) {
+  for (const FamilyText& text : kTexts) {
+    if (text.family == family) return text;
+  }
+  return kTexts[0];
+}
+
+std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : "Bf16"; }
+
+}  // namespace
+
+std::string write_source(const KernelSpec& spec) {
+  const FamilyText& text = text_of(spec.family);
+  return fmt::format(R"(#include "{file}"
+
+namespace onepass::cuda {{
+struct Spec {{
+  using Element = {element};
+  static constexpr int kHeadDim = {head_dim}, kHeadDimV = {head_dim_v};
+  static constexpr int kTileM = {tile_m}, kTileN = {tile_n}, kWarps = {num_warps}, kStages = {stages};
+  static constexpr int kLoadBytes = {load_bytes}, kStoreBytes = {store_bytes};
+  static constexpr bool kPaged = {paged}, kScoreTerms = {score_terms}, kSplit = {split};
+  static constexpr bool kPackGqa = {pack_gqa}, kQueryResident = {query_resident};
+}};
+static_assert({type}<Spec>::kThreads == {threads}, "the host launches this many threads");
+static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much shared memory");
+}}  // namespace onepass::cuda
+
+extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
+    {name}(const __grid_constant__ onepass::cuda::ForwardParams params) {{
+  extern __shared__ __align__(128) char shared[];
+  onepass::cuda::{type}<onepass::cuda::Spec>(params, shared).run(shared);
+}}
+)",
+                     fmt::arg("file", text.file), fmt::arg("element", element_of(spec.dtype)),
+                     fmt::arg("head_dim", spec.head_dim), fmt::arg("head_dim_v", spec.head_dim_v),
+                     fmt::arg("tile_m", spec.tile_m), fmt::arg("tile_n", spec.tile_n),
+                     fmt::arg("num_warps", spec.num_warps), fmt::arg("stages", spec.stages),
+                     fmt::arg("load_bytes", spec.load_bytes), fmt::arg("store_bytes", spec.store_bytes),
+                     fmt::arg("paged", spec.paged), fmt::arg("score_terms", spec.score_terms),
+                     fmt::arg("split", spec.split), fmt::arg("pack_gqa", spec.pack_gqa),
+                     fmt::arg("query_resident", spec.query_resident), fmt::arg("type", text.type),
+                     fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
+                     fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
+}
+
+std::vector<std::string> compile_options(const KernelSpec& spec) {
+  return {fmt::format("--gpu-architecture=sm_{}{}", spec.architecture, spec.architecture == 90 ? "a" : ""),
+          "-std=c++20", "--extra-device-vectorization"};
+}
+
+}  // namespace onepass

@@ -1,0 +1,20 @@
+// The environment as a value; the only place that reads environment variables.
+#pragma once
+
+#include <string>
+
+namespace onepass {
+
+struct Config {
+  std::string nvrtc_path;  ///< ONEPASS_NVRTC: full path of libnvrtc, tried first
+  /// ONEPASS_CACHE_DIR, else XDG_CACHE_HOME/onepass, else ~/.cache/onepass; may be empty
+  std::string cache_folder;
+  std::string bundle_path;  ///< ONEPASS_BUNDLE: the kernel bundle, instead of the one beside the library
+  std::string cuda_home;    ///< CUDA_HOME
+  std::string virtual_env;  ///< VIRTUAL_ENV
+};
+
+/// Read once per process.
+const Config& config();
+
+}  // namespace onepass

@@ -1,0 +1,101 @@
+#include "store/kernel_spec.h"
+
+#include <gmock/gmock.h>
+
+#include <random>
+#include <string>
+
+#include "onepass/error.h"
+#include "store/source_writer.h"
+
+namespace onepass {
+namespace {
+
+using ::testing::HasSubstr;
+
+KernelSpec prefill_spec() {
+  KernelSpec spec;
+  spec.architecture = 90;
+  spec.head_dim = spec.head_dim_v = 128;
+  spec.tile_m = 128;
+  spec.tile_n = 64;
+  spec.min_blocks = 2;
+  spec.paged = spec.split = true;
+  return spec;
+}
+
+TEST(kernel_spec, the_name_lists_every_field) {
+  EXPECT_EQ(kernel_name(prefill_spec()), "sm80_forward_bf16_d128_v128_m128n64w4s1b2_l16s16_paged_split_sm90");
+}
+
+TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
+  std::mt19937 random(7);
+  const auto number = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    KernelSpec spec;
+    spec.family = static_cast<KernelFamily>(number(0, 2));
+    spec.architecture = number(80, 121);
+    spec.dtype = number(0, 1) == 0 ? DType::F16 : DType::BF16;
+    for (int KernelSpec::*member :
+         {&KernelSpec::head_dim, &KernelSpec::head_dim_v, &KernelSpec::tile_m, &KernelSpec::tile_n,
+          &KernelSpec::num_warps, &KernelSpec::stages, &KernelSpec::min_blocks, &KernelSpec::load_bytes,
+          &KernelSpec::store_bytes}) {
+      spec.*member = number(0, 600);
+    }
+    for (bool KernelSpec::*member : {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split,
+                                     &KernelSpec::pack_gqa, &KernelSpec::query_resident}) {
+      spec.*member = number(0, 1) == 1;
+    }
+    EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);
+  }
+}
+
+TEST(kernel_spec, a_damaged_name_is_refused_where_it_breaks) {
+  const std::string name = kernel_name(prefill_spec());
+  for (std::size_t length = 0; length < name.size(); ++length) {
+    if (name.substr(length) == "0") continue;  // "..._sm9" is a name too
+    EXPECT_THROW(parse_kernel_name(name.substr(0, length)), InvalidArgument) << name.substr(0, length);
+  }
+  try {
+    parse_kernel_name(name + "x");
+    FAIL() << "a name with a tail was taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("stops making sense at \"x\""));
+  }
+}
+
+TEST(kernel_spec, shared_memory_is_queries_keys_and_values_with_padded_rows) {
+  // (128 queries + 64 keys) * (128 * 2 + 16) bytes + 64 values * the same
+  EXPECT_EQ(shared_bytes(prefill_spec()), (128u + 64 + 64) * 272);
+}
+
+TEST(source_writer, the_source_names_the_kernel_and_asserts_what_the_host_assumes) {
+  const std::string source = write_source(prefill_spec());
+  EXPECT_THAT(source, HasSubstr("#include \"sm80/forward.cuh\""));
+  EXPECT_THAT(source, HasSubstr(kernel_name(prefill_spec()) + "("));
+  EXPECT_THAT(source, HasSubstr("kThreads == 128"));
+  EXPECT_THAT(source, HasSubstr("kSharedBytes == 69632"));
+  EXPECT_THAT(source, HasSubstr("__launch_bounds__(128, 2)"));
+}
+
+TEST(source_writer, kernel_text_includes_nothing_but_itself) {
+  const auto files = kernel_files();
+  EXPECT_GE(files.size(), 10u);
+  for (const KernelFile& file : files) {
+    std::size_t at = 0;
+    while ((at = file.text.find("#include", at)) != std::string_view::npos) {
+      const std::size_t open = file.text.find('"', at);
+      ASSERT_LT(open, file.text.find('\n', at)) << file.path << " includes a system header";
+      const std::string_view target = file.text.substr(open + 1, file.text.find('"', open + 1) - open - 1);
+      const bool known =
+          std::any_of(files.begin(), files.end(), [&](const KernelFile& f) { return f.path == target; });
+      EXPECT_TRUE(known) << file.path << " includes " << target;
+      at = open;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onepass
