@@ -35,8 +35,9 @@ struct Tile {
 /// Tiles by head_dim. Registers bound them: 32 rows of O a warp up to head_dim_v 128, 16 rows above.
 Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t rows) {
   const std::int64_t wide = std::max(problem.head_dim, problem.head_dim_v);
-  const bool small_shared = device.shared_bytes_per_block < 140 * 1024;  // sm_86 and sm_89 have 99 KiB
-  const bool terms = has_score_terms(problem);                           // they need registers of their own
+  const bool small_shared =
+      device.shared_bytes_per_block < std::int64_t{140} * 1024;  // sm_86 and sm_89 have 99 KiB
+  const bool terms = has_score_terms(problem);                   // they need registers of their own
   if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 2, false};
   if (wide <= 64) return {128, 64, 4, 2, 2, true};
   if (wide <= 128) return {128, 64, 4, 1, 2, false};

@@ -18,7 +18,7 @@ namespace onepass {
 namespace fs = std::filesystem;
 
 /// The exported functions, declared by us (nvrtc.h, unchanged since CUDA 11.1).
-struct Nvrtc::Table {
+struct Nvrtc::Table {  // NOLINTBEGIN(readability-identifier-naming): the compiler's names
   using Program = struct NvrtcProgram*;
   using Result = int;
   Result (*nvrtcVersion)(int* major, int* minor);
@@ -33,7 +33,7 @@ struct Nvrtc::Table {
   Result (*nvrtcGetCUBIN)(Program, char*);
   Result (*nvrtcGetPTXSize)(Program, std::size_t*);
   Result (*nvrtcGetPTX)(Program, char*);
-};
+};  // NOLINTEND(readability-identifier-naming)
 
 namespace {
 

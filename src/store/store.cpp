@@ -44,7 +44,7 @@ LoadedKernel load(const KernelSpec& spec, const std::string& image) {
   driver.check(api.cuModuleLoadData(&module, image.data()), "cuModuleLoadData");
   driver.check(api.cuModuleGetFunction(&kernel.function, module, kernel_name(spec).c_str()),
                "cuModuleGetFunction");
-  if (kernel.shared_bytes > 48 * 1024) {
+  if (kernel.shared_bytes > std::size_t{48} * 1024) {
     driver.check(api.cuFuncSetAttribute(kernel.function, cuda::kFunctionMaxDynamicSharedBytes,
                                         static_cast<int>(kernel.shared_bytes)),
                  "cuFuncSetAttribute");

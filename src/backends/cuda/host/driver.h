@@ -21,6 +21,8 @@ using CUstream = struct CUstream_st*;
 using CUdeviceptr = unsigned long long;
 using CUresult = int;
 
+// NOLINTBEGIN(readability-identifier-naming): the names of the driver and its values
+
 /// Values of the driver API's enumerations that we use (cuda.h, stable since CUDA 7).
 enum DeviceAttribute : int {
   kMaxSharedBytesPerBlockOptin = 97,
@@ -69,6 +71,8 @@ struct DriverTable {
   CUresult (*cuMemcpyDtoH_v2)(void*, CUdeviceptr, std::size_t bytes);
   CUresult (*cuStreamSynchronize)(CUstream);
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 class Driver {
  public:
