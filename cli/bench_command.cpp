@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -65,11 +66,11 @@ std::vector<BenchResult> bench_case(const NamedCase& named, const BenchOptions& 
     result.num_splits = plan.num_splits;
     result.dtype = plan.problem->q_dtype;
     result.work = exact_work(plan, tensors.args);
-    show(fmt::format("{} on {}", named.text, backend_text(backend)));
+    show(fmt::format("{} on {}", named.text, backend_name(backend)));
     executions.back().run();  // what the check reads, and the warm-up
     if (o.check) {
       result.check = verify::check_result(tensors.args, options, [&](double share) {
-        show(fmt::format("{} on {} against float64: {:.0f} %", named.text, backend_text(backend),
+        show(fmt::format("{} on {} against float64: {:.0f} %", named.text, backend_name(backend),
                          100 * share));
       });
     }
@@ -102,6 +103,20 @@ std::vector<BenchResult> bench_case(const NamedCase& named, const BenchOptions& 
 
 constexpr const char* kRow = "{:<{}}  {:<9}  {:>10}  {:>6}  {:>5}  {:>14}  {:>6}  {:>11}  {:>6}\n";
 
+/// Processes that wanted a core in the last minute; nothing when the system does not say.
+std::optional<double> load_average() {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1) return std::nullopt;
+  return load;
+}
+
+std::string busy_text(const std::optional<double>& load) {
+  if (!load || *load < 0.5) return {};
+  return labelled(
+      "", fmt::format("not quiet: {:.1f} processes on average in the last minute; times are upper bounds",
+                      *load));
+}
+
 std::string machine_text(const MachinePeaks& peaks) {
   return labelled("machine", fmt::format("{}, {} thread{}", this_cpu().name, peaks.num_threads,
                                          peaks.num_threads == 1 ? "" : "s")) +
@@ -123,11 +138,11 @@ std::string header_text(std::size_t width) {
 
 std::string row_text(const BenchResult& r, const MachinePeaks& peaks, std::size_t width) {
   if (!r.timing) {
-    return fmt::format("{:<{}}  {:<9}  FAILED, not timed: {}\n", r.case_text, width, backend_text(r.backend),
+    return fmt::format("{:<{}}  {:<9}  FAILED, not timed: {}\n", r.case_text, width, backend_name(r.backend),
                        r.check->failure);
   }
   return fmt::format(
-      fmt::runtime(kRow), r.case_text, width, backend_text(r.backend), seconds_text(r.timing->median),
+      fmt::runtime(kRow), r.case_text, width, backend_name(r.backend), seconds_text(r.timing->median),
       percent(r.timing->spread()), r.timing->num_runs, decimal_text(r.flops_per_second(), "FLOP/s"),
       percent(r.flops_per_second() / peaks.flops_per_second(r.dtype)),
       decimal_text(r.bytes_per_second(), "B/s"), percent(r.bytes_per_second() / peaks.read_bytes_per_second));
@@ -140,7 +155,7 @@ constexpr const char* kLegend =
 
 // --- JSON ------------------------------------------------------------------------------------------------
 
-Json machine_to_json(const MachinePeaks& peaks) {
+Json machine_to_json(const MachinePeaks& peaks, const std::optional<double>& load) {
   return {{"cpu", device_to_json(this_cpu())},
           {"num_threads", peaks.num_threads},
           {"f32_flops_per_second", peaks.f32_flops_per_second},
@@ -148,12 +163,13 @@ Json machine_to_json(const MachinePeaks& peaks) {
           {"bf16_flops_per_second", peaks.bf16_flops_per_second},
           {"bf16_unit", peaks.bf16_unit},
           {"read_bytes_per_second", peaks.read_bytes_per_second},
-          {"read_buffer_bytes", peaks.buffer_bytes}};
+          {"read_buffer_bytes", peaks.buffer_bytes},
+          {"load_average", load ? Json(*load) : Json(nullptr)}};
 }
 
 Json result_to_json(const BenchResult& r, const MachinePeaks& peaks) {
   Json json = {{"case", r.case_text},
-               {"backend", backend_text(r.backend)},
+               {"backend", backend_name(r.backend)},
                {"implementation", r.implementation},
                {"num_threads", r.num_threads},
                {"num_splits", r.num_splits},
@@ -192,10 +208,11 @@ ExitStatus bench_command(const CommandLine& line) {
   Progress progress(line.progress || stderr_is_terminal());
   const auto num_cases = static_cast<std::int64_t>(cases.size());
   progress.show(0, num_cases, "measuring what the machine can give");
+  const std::optional<double> load = load_average();
   const MachinePeaks peaks =
       measure_peaks(o.execution.num_threads > 0 ? o.execution.num_threads : this_cpu().num_processors);
   progress.clear();
-  if (!line.json) print_text(machine_text(peaks) + "\n" + header_text(width));
+  if (!line.json) print_text(machine_text(peaks) + busy_text(load) + "\n" + header_text(width));
 
   bool all_passed = true;
   Json json_results = Json::array();
@@ -213,12 +230,13 @@ ExitStatus bench_command(const CommandLine& line) {
     }
   }
   if (line.json) {
-    print_json(
-        {{"version", version()}, {"machine", machine_to_json(peaks)}, {"results", std::move(json_results)}});
+    print_json({{"version", version()},
+                {"machine", machine_to_json(peaks, load)},
+                {"results", std::move(json_results)}});
   } else {
     print_text(std::string("\n") + kLegend);
   }
-  return all_passed ? kDone : kCheckFailed;
+  return all_passed ? ExitStatus::Done : ExitStatus::CheckFailed;
 }
 
 }  // namespace onepass::cli

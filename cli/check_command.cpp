@@ -73,7 +73,7 @@ ExitStatus check_command(const CommandLine& line) {
   } else {
     print_text(fmt::format("{} of {} passed in {:.1f} s\n", num_cases - num_failed, num_cases, seconds));
   }
-  return num_failed == 0 ? kDone : kCheckFailed;
+  return num_failed == 0 ? ExitStatus::Done : ExitStatus::CheckFailed;
 }
 
 }  // namespace onepass::cli

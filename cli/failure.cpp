@@ -15,19 +15,19 @@ Failure describe_failure(const std::exception_ptr& exception, const std::string&
   try {
     std::rethrow_exception(exception);
   } catch (const InvalidArgument& e) {
-    return {kWrongRequest, "invalid_argument", e.what()};
+    return {ExitStatus::WrongRequest, "invalid_argument", e.what()};
   } catch (const NotSupported& e) {
-    return {kCannot, "not_supported", e.what()};
+    return {ExitStatus::Cannot, "not_supported", e.what()};
   } catch (const EnvironmentError& e) {
-    return {kCannot, "environment", e.what()};
+    return {ExitStatus::Cannot, "environment", e.what()};
   } catch (const InternalError& e) {
-    return {kCannot, "internal", e.what()};
+    return {ExitStatus::Cannot, "internal", e.what()};
   } catch (const std::bad_alloc&) {
-    return {kCannot, "environment",
+    return {ExitStatus::Cannot, "environment",
             format_message(call, "memory ran out", "problems whose tensors and workspace fit into memory",
                            "make the problem smaller; 'onepass plan' shows its bytes")};
   } catch (const std::exception& e) {
-    return {kCannot, "internal",
+    return {ExitStatus::Cannot, "internal",
             format_message(call, fmt::format("an unexpected failure ({})", e.what()),
                            "failures that onepass can name", "please report this with the command line")};
   }

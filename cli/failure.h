@@ -10,7 +10,7 @@ namespace onepass::cli {
 
 /// A failure in the parts of the three-line form of onepass/error.h.
 struct Failure {
-  ExitStatus status = kCannot;
+  ExitStatus status = ExitStatus::Cannot;
   std::string kind;     // "invalid_argument", "not_supported", "environment", "internal"
   std::string message;  // all three lines
 };

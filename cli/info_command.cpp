@@ -127,7 +127,7 @@ ExitStatus info_command(const CommandLine& line) {
   } else {
     print_info_text(cpu);
   }
-  return kDone;
+  return ExitStatus::Done;
 }
 
 }  // namespace onepass::cli

@@ -18,7 +18,7 @@ ExitStatus dispatch(const CommandLine& line) {
     case Verb::Plan: return plan_command(line);
     case Verb::Info: return info_command(line);
   }
-  return kCannot;
+  return ExitStatus::Cannot;
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   install_interrupt_handlers();
   try {
     const auto line = parse_command_line(argc, argv);
-    return line ? dispatch(*line) : kDone;
+    return static_cast<int>(line ? dispatch(*line) : ExitStatus::Done);
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception(), call_name(argc, argv));
     try {
@@ -35,6 +35,6 @@ int main(int argc, char** argv) {
     } catch (const std::exception&) {
       // stdout is gone; the exit status still tells.
     }
-    return failure.status;
+    return static_cast<int>(failure.status);
   }
 }

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "cli/options.h"
+#include "problem/attention_problem.h"
 #include "support/message.h"
 
 namespace onepass::cli {
@@ -43,19 +43,9 @@ T parse_word(const OptionName& name, const std::string& text, const Word<T> (&wo
        fmt::format("use {} {}", name.option, allowed.front()));
 }
 
-constexpr Word<Backend> kBackends[] = {{"auto", Backend::Auto},
-                                       {"cpu", Backend::Cpu},
-                                       {"reference", Backend::Reference},
-                                       {"cuda", Backend::Cuda}};
+constexpr Backend kBackends[] = {Backend::Auto, Backend::Cpu, Backend::Reference, Backend::Cuda};
 
 }  // namespace
-
-const char* backend_text(Backend backend) {
-  for (const auto& word : kBackends) {
-    if (word.value == backend) return word.text;
-  }
-  return "?";
-}
 
 std::int64_t parse_integer(const OptionName& name, const std::string& text, std::int64_t min,
                            std::int64_t max) {
@@ -102,7 +92,12 @@ DType parse_float_dtype(const OptionName& name, const std::string& text) {
 }
 
 Backend parse_backend(const OptionName& name, const std::string& text) {
-  return parse_word(name, text, kBackends);
+  std::vector<std::string> allowed;
+  for (const Backend backend : kBackends) {
+    if (text == backend_name(backend)) return backend;
+    allowed.emplace_back(backend_name(backend));
+  }
+  fail(name, text, fmt::format("{}", fmt::join(allowed, ", ")), fmt::format("use {} auto", name.option));
 }
 
 std::vector<Backend> parse_backends(const OptionName& name, const std::string& text) {

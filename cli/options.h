@@ -82,6 +82,4 @@ std::string call_name(int argc, const char* const* argv);
 /// Whether argv asks for JSON, also when the rest of it is wrong. Never fails.
 bool wants_json(int argc, const char* const* argv);
 
-const char* backend_text(Backend backend);
-
 }  // namespace onepass::cli

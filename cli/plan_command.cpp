@@ -125,6 +125,7 @@ ExitStatus plan_command(const CommandLine& line) {
   const AttentionProblem problem = validate_problem(kCall, shapes.args, options);
   const PlanRequest request = {options.backend, options.num_threads, options.num_splits};
   std::vector<Answer> answers;
+  answers.reserve(devices.size());
   for (const DeviceInfo& device : devices) answers.push_back(ask(problem, request, device));
 
   if (line.json) {
@@ -140,7 +141,7 @@ ExitStatus plan_command(const CommandLine& line) {
   } else {
     print_text(answers.size() == 1 ? explain(problem, answers.front()) : compare(problem, answers));
   }
-  return kDone;
+  return ExitStatus::Done;
 }
 
 }  // namespace onepass::cli

@@ -138,7 +138,7 @@ ExitStatus run_command(const CommandLine& line) {
   } else {
     print_text(result_text(result));
   }
-  return result.passed() ? kDone : kCheckFailed;
+  return result.passed() ? ExitStatus::Done : ExitStatus::CheckFailed;
 }
 
 }  // namespace onepass::cli

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "cli/interrupt.h"
 #include "support/float_types.h"
 #include "support/message.h"
 
@@ -84,12 +85,17 @@ std::vector<std::int64_t> extents(const TensorView& view) {
   return {view.shape.begin(), view.shape.begin() + view.rank};
 }
 
+void check_outputs(const RunOptions& o) {
+  const DeferInterrupts remove_probes_first;
+  if (!o.out.empty()) io::check_writable(o.out, call_for("--out"));
+  if (!o.lse.empty()) io::check_writable(o.lse, call_for("--lse"));
+  if (!o.out.empty() && !o.lse.empty()) io::check_writable(std::array{o.out, o.lse}, kCall);
+}
+
 }  // namespace
 
 RunInputs load_run_inputs(const RunOptions& o) {
-  if (!o.out.empty()) io::check_writable(o.out, call_for("--out"));
-  if (!o.lse.empty()) io::check_writable(o.lse, call_for("--lse"));
-
+  check_outputs(o);
   RunInputs inputs;
   ForwardArguments& args = inputs.args;
   Loader loader(o, inputs);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "backends/cpu/backend.h"
+#include "problem/attention_problem.h"
 #include "support/float_types.h"
 #include "verify/case_tensors.h"
 
@@ -169,16 +170,6 @@ class Judge {
   double error_squares_ = 0, want_squares_ = 0;
   CheckReport report_;
 };
-
-const char* backend_name(Backend backend) {
-  switch (backend) {
-    case Backend::Auto: return "auto";
-    case Backend::Cpu: return "cpu";
-    case Backend::Reference: return "reference";
-    case Backend::Cuda: return "cuda";
-  }
-  return "?";
-}
 
 /// Uses one instruction set of the CPU SIMD backend for as long as it lives.
 class ForcedInstructionSet {

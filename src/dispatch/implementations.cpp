@@ -11,16 +11,6 @@
 namespace onepass {
 namespace {
 
-const char* backend_name(Backend backend) {
-  switch (backend) {
-    case Backend::Auto: return "auto";
-    case Backend::Cpu: return "cpu";
-    case Backend::Reference: return "reference";
-    case Backend::Cuda: return "cuda";
-  }
-  return "?";
-}
-
 std::string asked_for(const PlanRequest& request) {
   return fmt::format("backend '{}' was asked for", backend_name(request.backend));
 }

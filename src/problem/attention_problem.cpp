@@ -22,6 +22,16 @@ const char* causal_name(Causal causal) {
   return "?";
 }
 
+const char* backend_name(Backend backend) {
+  switch (backend) {
+    case Backend::Auto: return "auto";
+    case Backend::Cpu: return "cpu";
+    case Backend::Reference: return "reference";
+    case Backend::Cuda: return "cuda";
+  }
+  return "?";
+}
+
 std::string to_string(const AttentionProblem& p) {
   std::string text = fmt::format(
       "{}, batch {}, heads {}/{}, seqlen_q {}{} {}, seqlen_k {}{} {}, head_dim {}/{}", dtype_name(p.q_dtype),

@@ -14,6 +14,7 @@ enum class SequenceLayout : std::uint8_t { Dense, Packed, Paged };
 
 const char* layout_name(SequenceLayout layout);
 const char* causal_name(Causal causal);
+const char* backend_name(Backend backend);  // "auto", "cpu", "reference", "cuda"
 
 constexpr MaskKind mask_kind(Causal causal) {
   switch (causal) {

@@ -2,19 +2,28 @@
 //
 // Problem    one work item: up to tile_m packed query rows of one (sequence, key head) against a range of key
 //            blocks; every layout, dtype, mask and score feature
-// Tile       tile_m rows as sub tiles of 64 (4 vectors of 16 lanes) x tile_n keys. Scores are kept transposed,
-//            scores^T (keys, 64), so that row statistics are vertical operations: no lane ever crosses another
-// Blocking   K and V tiles are gathered once per item into contiguous f32 (the one place for formats, strides and
-//            pages) and serve all sub tiles; per sub tile one product makes scores^T = K Q^T, the softmax runs over
+// Tile       tile_m rows as sub tiles of 64 (4 vectors of 16 lanes) x tile_n keys. Scores are kept
+// transposed,
+//            scores^T (keys, 64), so that row statistics are vertical operations: no lane ever crosses
+// another
+// Blocking   K and V tiles are gathered once per item into contiguous f32 (the one place for formats, strides
+// and
+//            pages) and serve all sub tiles; per sub tile one product makes scores^T = K Q^T, the softmax
+// runs over
 //            it in place, a second product adds V^T P^T to out^T. At head_dim 128, tile_n 128: Q^T 32 KiB and
-//            scores^T 32 KiB alternate in L1 (48 KiB), K and V tiles (2 x 72 KiB) and the item's Q^T and out^T stay
+//            scores^T 32 KiB alternate in L1 (48 KiB), K and V tiles (2 x 72 KiB) and the item's Q^T and
+// out^T stay
 //            in L2
-// Masks      a band per query (tile_range.h): blocks outside are not visited, keys outside a sub tile's union are
+// Masks      a band per query (tile_range.h): blocks outside are not visited, keys outside a sub tile's union
+// are
 //            not computed, the rest is selected element-wise after the product
-// Numerics   f32; a running maximum that starts at -inf, differences before multiplication; out^T of a key tile is
-//            summed apart and joins the rescaled earlier sum once. V rows that hold NaN or infinity meet only the
+// Numerics   f32; a running maximum that starts at -inf, differences before multiplication; out^T of a key
+// tile is
+//            summed apart and joins the rescaled earlier sum once. V rows that hold NaN or infinity meet only
+// the
 //            rows that see them (0 x NaN is NaN)
-// Sources    online softmax of Milakov and Gimelshein (arXiv:1805.02867) in tiles, as in Dao et al. (arXiv:2205.14135)
+// Sources    online softmax of Milakov and Gimelshein (arXiv:1805.02867) in tiles, as in Dao et al.
+// (arXiv:2205.14135)
 #include "backends/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -36,10 +45,10 @@ constexpr std::int64_t kM = kSubTileM;
 
 /// 64 packed rows (or the item's last ones) and their parts of the scratch.
 struct SubTile {
-  std::int64_t row_begin, num_rows;        // packed rows of the sequence and key head
-  std::int64_t query_begin, query_end;     // queries they belong to
-  std::int64_t columns;                    // num_rows, rounded up to whole vectors
-  float *q, *out, *row_max, *row_sum;      // (elements(head_dim), 64), (head_dim_v, 64), (64), (64)
+  std::int64_t row_begin, num_rows;     // packed rows of the sequence and key head
+  std::int64_t query_begin, query_end;  // queries they belong to
+  std::int64_t columns;                 // num_rows, rounded up to whole vectors
+  float *q, *out, *row_max, *row_sum;   // (elements(head_dim), 64), (head_dim_v, 64), (64), (64)
 };
 
 template <class Operands>
@@ -57,7 +66,8 @@ class PrefillItem {
 
   void run() {
     for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) start(sub_tile(t));
-    for (std::int64_t n_block = item_.n_block_min; n_block < item_.n_block_max; ++n_block) visit_block(n_block);
+    for (std::int64_t n_block = item_.n_block_min; n_block < item_.n_block_max; ++n_block)
+      visit_block(n_block);
     for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) finish(sub_tile(t));
   }
 
@@ -97,8 +107,8 @@ class PrefillItem {
         }
         const RowPosition position = row_position(tile, r);
         Operands::template pack_row<Format>(
-            q + row_offset_q(item_.sequence, problem_.q, position.query, position.head), problem_.q.dim, dim_, row,
-            scratch_.line);
+            q + row_offset_q(item_.sequence, problem_.q, position.query, position.head), problem_.q.dim, dim_,
+            row, scratch_.line);
       }
     });
     transpose(scratch_.rows, scratch_.row_stride, tile.columns, elements(dim_), tile.q, kM);
@@ -127,7 +137,8 @@ class PrefillItem {
     with_format(problem_.kv_dtype, [&]<class Format>(Format) {
       const auto* v = static_cast<const typename Format::Raw*>(context_.args.v.data);
       for (std::int64_t j = 0; j < num_keys; j += Operands::kTerms) {
-        const auto* second = Operands::kTerms == 2 && j + 1 < num_keys ? v + scratch_.v_offsets[j + 1] : nullptr;
+        const auto* second =
+            Operands::kTerms == 2 && j + 1 < num_keys ? v + scratch_.v_offsets[j + 1] : nullptr;
         const bool row_finite = Operands::template pack_values<Format>(
             v + scratch_.v_offsets[j], second, problem_.v.dim, dim_v_,
             scratch_.v + j / Operands::kTerms * scratch_.v_stride, scratch_.line, check);
@@ -140,8 +151,8 @@ class PrefillItem {
   void visit_block(std::int64_t n_block) const {
     const std::int64_t key_begin = n_block * context_.tile_n;
     const std::int64_t key_end = min_index(key_begin + context_.tile_n, item_.sequence.seqlen_k);
-    const bool masked = !seen_by_all(item_.row_begin / problem_.group(), (item_.row_end - 1) / problem_.group() + 1,
-                                     key_begin, key_end);
+    const bool masked = !seen_by_all(item_.row_begin / problem_.group(),
+                                     (item_.row_end - 1) / problem_.group() + 1, key_begin, key_end);
     gather_keys(key_begin, key_end - key_begin);
     const bool v_finite = gather_values(key_begin, key_end - key_begin, masked);
     for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) {
@@ -158,10 +169,12 @@ class PrefillItem {
     return last.begin <= key_begin && first.begin <= key_begin && key_end <= first.end && key_end <= last.end;
   }
 
-  void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end, bool v_finite) const {
+  void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end,
+                      bool v_finite) const {
     const KeyRange visible =
         visible_keys(item_.band, item_.sequence.seqlen_k, tile.query_begin, tile.query_end);
-    // Keys of the tile that some row sees, widened to whole elements of P and V; the mask hides what that adds.
+    // Keys of the tile that some row sees, widened to whole elements of P and V; the mask hides what that
+    // adds.
     std::int64_t begin = max_index(visible.begin, key_begin) - key_begin;
     std::int64_t end = min_index(visible.end, key_end) - key_begin;
     if (begin >= end) return;
@@ -235,7 +248,8 @@ class PrefillItem {
               scratch_.bias + scratch_.tile_n_padded * kM, kM);
   }
 
-  /// scores^T = -inf where a row does not see a key. A selection, not an addition: NaN from K does not survive.
+  /// scores^T = -inf where a row does not see a key. A selection, not an addition: NaN from K does not
+  /// survive.
   void mask_scores(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
     for (std::int64_t r = 0; r < tile.columns; ++r) {
       const std::int64_t query = row_position(tile, r).query;
@@ -254,7 +268,8 @@ class PrefillItem {
         const auto key = hn::Set(di32, static_cast<std::int32_t>(j));
         const auto hidden = hn::Or(hn::Lt(key, begin), hn::Not(hn::Lt(key, end)));
         float* s = scratch_.scores + j * kM + c;
-        hn::Store(hn::IfThenElse(hn::RebindMask(kF32, hidden), hn::Set(kF32, -kInfinity), hn::Load(kF32, s)), kF32, s);
+        hn::Store(hn::IfThenElse(hn::RebindMask(kF32, hidden), hn::Set(kF32, -kInfinity), hn::Load(kF32, s)),
+                  kF32, s);
       }
     }
   }
@@ -263,7 +278,8 @@ class PrefillItem {
   void softmax(const SubTile& tile, std::int64_t num_keys) const {
     constexpr std::int64_t kVectors = kRegisters == 32 ? 4 : 2;
     std::int64_t c = 0;
-    for (; c + kVectors * kLanes <= tile.columns; c += kVectors * kLanes) softmax_columns<kVectors>(tile, num_keys, c);
+    for (; c + kVectors * kLanes <= tile.columns; c += kVectors * kLanes)
+      softmax_columns<kVectors>(tile, num_keys, c);
     for (; c < tile.columns; c += kLanes) softmax_columns<1>(tile, num_keys, c);
   }
 
@@ -290,7 +306,8 @@ class PrefillItem {
       top[v] = hn::IfThenZeroElse(hn::Eq(top[v], hn::Set(kF32, -kInfinity)), top[v]);
     }
     const auto weight = [&](std::int64_t j, std::int64_t v) HWY_ATTR {
-      return exp2_nonpositive(hn::Mul(hn::Sub(hn::Load(kF32, scores + j * kM + v * kLanes), top[v]), exponent_scale));
+      return exp2_nonpositive(
+          hn::Mul(hn::Sub(hn::Load(kF32, scores + j * kM + v * kLanes), top[v]), exponent_scale));
     };
     const std::int64_t whole = num_keys / Operands::kTerms * Operands::kTerms;
     for (std::int64_t j = 0; j < whole; j += Operands::kTerms) {
@@ -322,7 +339,8 @@ class PrefillItem {
     }
   }
 
-  /// The second product row by row over the keys that the row sees, for tiles that hide NaN or infinity from some.
+  /// The second product row by row over the keys that the row sees, for tiles that hide NaN or infinity from
+  /// some.
   void add_visible_values(const SubTile& tile, std::int64_t num_keys, const float* v) const {
     for (std::int64_t r = 0; r < tile.num_rows; ++r) {
       for (std::int64_t d = 0; d < dim_v_; ++d) {
