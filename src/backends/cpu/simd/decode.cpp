@@ -1,23 +1,17 @@
 // cpu/simd/decode.cpp - attention forward for few query rows: lanes are head dimensions
 //
 // Problem    one work item: up to 16 packed query rows (decoding: the group of one query) of one (sequence,
-// key
-//            head) against a range of key blocks; every layout, dtype, mask and score feature
-// Tile       all rows x tile_n keys. Scores: 4 keys x 4 rows of dot-product accumulators, then a transposing
-// sum.
-//            Output: 4 rows x 4 vectors of head_dim_v over the keys of the tile
-// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (rows whose
-// last
-//            dimension is not contiguous, or not whole vectors, are first gathered as f32, with the same
-// arithmetic).
-//            While the scores of a tile are computed, its V rows are prefetched; while its output is, the
-// next
-//            tile's K rows are: rows of one head are apart by all heads, or scattered over pages, where the
-//            hardware's prefetcher loses them
+//            key head) against a range of key blocks; every layout, dtype, mask and score feature
+// Tile       all rows x tile_n keys. Scores: 4 keys x 4 rows of dot-product accumulators, then a
+//            transposing sum. Output: 4 rows x 4 vectors of head_dim_v over the keys of the tile
+// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (rows
+//            whose last dimension is not contiguous, or not whole vectors, are first gathered as f32, with
+//            the same arithmetic). While the scores of a tile are computed, its V rows are prefetched;
+//            while its output is, the next tile's K rows are: rows of one head are apart by all heads, or
+//            scattered over pages, where the hardware's prefetcher loses them
 // Bound      memory: 2 (D + Dv) row-elements read per key for 2 g (D + Dv) FLOP, g query heads per key head
 // Masks      per query a contiguous range of keys; a tile that some query sees in part is summed query by
-// query over
-//            exactly its range, so hidden V rows (they may hold NaN) are not touched
+//            query over exactly its range, so hidden V rows (they may hold NaN) are not touched
 // Numerics   as prefill.cpp
 #include "backends/cpu/simd/targets.h"
 
@@ -100,7 +94,6 @@ class DecodeItem {
 
  private:
   static std::int64_t round_up_to_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-  static constexpr std::int64_t kPrefetchBytes = 64;
 
   std::int64_t query_of(std::int64_t r) const { return (item_.row_begin + r) / group_; }
   std::int64_t head_of(std::int64_t r) const {
@@ -222,15 +215,6 @@ class DecodeItem {
            keys.end <= last.end;
   }
 
-  template <class Format>
-  static HWY_INLINE void prefetch_row(const typename Format::Raw* row, std::int64_t n) {
-    const auto* bytes = reinterpret_cast<const char*>(row);
-    for (std::int64_t t = 0; t < n * static_cast<std::int64_t>(sizeof(typename Format::Raw));
-         t += kPrefetchBytes) {
-      __builtin_prefetch(bytes + t, 0, 2);
-    }
-  }
-
   /// Raw dot products of kRows rows with every key of the tile.
   template <int kRows, class Format>
   void score_rows(std::int64_t r, std::int64_t num_keys, const TileRows<Format>& k,
@@ -242,7 +226,7 @@ class DecodeItem {
       for (std::int64_t t = 0; t < 4; ++t) {
         const std::int64_t key = min_index(j + t, num_keys - 1);
         rows[t] = k.row(key);
-        if (r == 0) prefetch_row<Format>(v.row(key), dim_v_);
+        if (r == 0) prefetch_row(v.row(key), dim_v_);
       }
       V32 sum[kRows][4];
       HWY_UNROLL(4)
@@ -373,7 +357,7 @@ class DecodeItem {
       for (int t = 0; t < kVectors; ++t) sum[a][t] = hn::Zero(kF32);
     }
     for (std::int64_t j = begin; j < end; ++j) {
-      if (j - begin < num_next) prefetch_row<Format>(next_k.row(j - begin), dim_);
+      if (j - begin < num_next) prefetch_row(next_k.row(j - begin), dim_);
       const typename Format::Raw* row = v.row(j) + d;
       V32 value[kVectors];
       HWY_UNROLL(4)

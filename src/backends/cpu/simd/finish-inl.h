@@ -1,6 +1,5 @@
-// The end of a row, common to both paths: from (sum of p v, sum of p, maximum) to O and LSE, or to a split's
-// part.
-// Included inside foreach_target, hence the guard that flips.
+// The end of a row, common to both paths: from (sum of p v, sum of p, maximum) to O and LSE, or to a
+// split's part. Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_FINISH_INL_H_
 #undef ONEPASS_CPU_SIMD_FINISH_INL_H_
@@ -17,9 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-/// values[0..n) /= divisor, correctly rounded in all but rare cases: a reciprocal and one correction step, a
-/// tenth
-/// of the cost of dividing. O of uniform attention over equal V is therefore exact.
+/// values[0..n) /= divisor, correctly rounded in all but rare cases: a reciprocal and one correction step,
+/// a tenth of the cost of dividing. O of uniform attention over equal V is therefore exact.
 HWY_INLINE void divide_row(float* values, std::int64_t n, float divisor) {
   const V32 d = hn::Set(kF32, divisor);
   const V32 reciprocal = hn::Set(kF32, 1.0f / divisor);
@@ -50,9 +48,9 @@ HWY_INLINE RowEnd end_row(double max_score, double sum, double sink, bool need_l
   return {total * std::exp(top - max_score), need_lse ? top + std::log(total) : 0.0};
 }
 
-/// Ends packed row `row` of the item: `out` (head_dim_v, padded) is sum(p v) relative to `row_max` (in units
-/// of
-/// rule.lse_scale), `row_sum` the sum of p. Writes O and LSE, or this split's normalised part of them.
+/// Ends packed row `row` of the item: `out` (head_dim_v, padded) is sum(p v) relative to `row_max` (in
+/// units of rule.lse_scale), `row_sum` the sum of p. Writes O and LSE, or this split's normalised part of
+/// them.
 inline void finish_row(const ForwardContext& context, const WorkItem& item, const ScoreRule& rule,
                        std::int64_t row, float row_max, float row_sum, float* out) {
   const AttentionProblem& problem = context.problem;

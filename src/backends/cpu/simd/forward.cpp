@@ -2,19 +2,17 @@
 //
 // Problem    every problem that validation lets through; O(threads x tile) memory beside the tensors
 // Work       items (sequence, key head, block of tile_m packed rows, split), handed to threads one by one.
-// The
-//            g = Hq / Hk query heads of a key head are packed into rows (row r: query r / g, head r % g), so
-// K and V
-//            are read once for all of them
-// Paths      few rows: decode.cpp (lanes are head dimensions, bound by memory); many: prefill.cpp (lanes are
-//            queries, bound by FMA). Chosen per item, so a ragged batch mixes both
-// Splits     num_splits > 1 cuts the key blocks that an item visits into parts; their normalised results and
-// LSE go to
-//            the workspace and are merged row by row once all items are done
+//            The g = Hq / Hk query heads of a key head are packed into rows (row r: query r / g, head r %
+//            g), so K and V are read once for all of them
+// Paths      few rows: decode.cpp (lanes are head dimensions, bound by memory); many: prefill.cpp (lanes
+//            are queries, bound by FMA). Chosen per item, so a ragged batch mixes both
+// Splits     num_splits > 1 cuts the key blocks that an item visits into parts; their normalised results
+//            and LSE go to the workspace and are merged row by row once all items are done
 // Order      causal items differ in length. With few heads per thread all long items come first; else items
-// of one
-//            head follow each other, longest first, so that its K and V stay in cache
+//            of one head follow each other, longest first, so that its K and V stay in cache
 #include <omp.h>
+
+#include <atomic>
 
 #include "backends/cpu/backend.h"
 #include "backends/cpu/simd/kernel_table.h"
@@ -26,16 +24,27 @@ namespace {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Numbers the items of a call. Sequences differ in length, so some numbers stand for nothing.
-class WorkList {
+/// Numbers the items of a call and hands them out in that order. Sequences differ in length, so some
+/// numbers stand for nothing.
+class ItemQueue final : public WorkQueue {
  public:
-  WorkList(const ForwardContext& context, int num_threads)
+  ItemQueue(const ForwardContext& context, int num_threads)
       : context_(context),
         blocks_(ceil_div(context.problem.seqlen_q * context.problem.group(), context.tile_m)),
         heads_(context.problem.batch * context.problem.num_heads_k),
         by_head_(heads_ >= kHeadsPerThread * num_threads) {}
 
-  std::int64_t size() const { return heads_ * blocks_ * context_.num_splits; }
+  WorkItem take() override {
+    const std::int64_t count = heads_ * blocks_ * context_.num_splits;
+    while (true) {
+      const std::int64_t idx = next_.fetch_add(1, std::memory_order_relaxed);
+      if (idx >= count) return {};
+      if (const WorkItem found = item(idx); found.num_rows() > 0) return found;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kHeadsPerThread = 4;
 
   /// Item number `idx`; without rows when there is none.
   WorkItem item(std::int64_t idx) const {
@@ -61,12 +70,10 @@ class WorkList {
     return item;
   }
 
- private:
-  static constexpr std::int64_t kHeadsPerThread = 4;
-
   const ForwardContext& context_;
-  std::int64_t blocks_, heads_;
-  bool by_head_;
+  const std::int64_t blocks_, heads_;
+  const bool by_head_;
+  std::atomic<std::int64_t> next_{0};
 };
 
 void merge_sequence(const ForwardContext& context, std::int64_t head) {
@@ -95,8 +102,7 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
                                floats(kPieceSplitLse)};
   std::byte* thread_scratch = workspace_piece(plan, workspace, kPieceThreadScratch).data();
   const std::size_t scratch_bytes = simd_scratch_bytes(problem, plan.tile_m, plan.tile_n);
-  const WorkList work(context, plan.num_threads);
-  const std::int64_t num_items = work.size();
+  ItemQueue queue(context, plan.num_threads);
   const std::int64_t num_heads = problem.batch * problem.num_heads_q;
 
 #pragma omp parallel num_threads(plan.num_threads)
@@ -104,14 +110,16 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
     Scratch scratch{};
     scratch.carve(thread_scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_bytes, problem,
                   plan.tile_m, plan.tile_n);
-#pragma omp for schedule(dynamic)
-    for (std::int64_t idx = 0; idx < num_items; ++idx) {
-      const WorkItem item = work.item(idx);
-      if (item.num_rows() == 0) continue;
-      const auto run = item.num_rows() <= kMaxDecodeRows ? context.kernels.decode : context.kernels.prefill;
-      run(context, item, scratch);
+    WorkCursor cursor(queue);
+    for (WorkItem item = cursor.advance(); item.num_rows() > 0; item = cursor.advance()) {
+      if (item.num_rows() <= kMaxDecodeRows) {
+        context.kernels.decode(context, item, scratch);
+      } else {
+        context.kernels.prefill(context, item, scratch, cursor);
+      }
     }
     if (context.num_splits > 1) {
+#pragma omp barrier
 #pragma omp for schedule(dynamic)
       for (std::int64_t head = 0; head < num_heads; ++head) merge_sequence(context, head);
     }

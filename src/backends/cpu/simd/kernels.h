@@ -1,6 +1,5 @@
 // What the SIMD backend's parts agree on: the work of one call, per-thread scratch, and the table of
-// functions
-// that each instruction set fills in. Plain C++; nothing here depends on an instruction set.
+// functions that each instruction set fills in. Plain C++; nothing here depends on an instruction set.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +15,8 @@ namespace onepass::cpu {
 /// Packed query rows that one register-blocked product handles: 4 vectors of 16 f32 lanes.
 inline constexpr std::int64_t kSubTileM = 64;
 
-/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they lie,
-/// while
-/// the column-wise path (prefill.cpp) would fill only a part of its lanes.
+/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they
+/// lie, while the column-wise path (prefill.cpp) would fill only a part of its lanes.
 inline constexpr std::int64_t kMaxDecodeRows = 16;
 
 /// One piece of work: some packed rows of one (sequence, key head) against a range of key blocks.
@@ -34,10 +32,46 @@ struct WorkItem {
   std::int64_t num_rows() const { return row_end - row_begin; }
 };
 
-/// How raw dot products become exponents, per item: p = exp2((s - max) * exponent_scale) with
-/// s = the raw dot product when `direct`, or the finished score (scale, softcap, ALiBi, bias) when not.
-/// The difference is taken before the multiplication, so the largest score has p = 1 exactly at any
-/// magnitude.
+/// Hands the items of a call to its threads.
+class WorkQueue {
+ public:
+  virtual ~WorkQueue() = default;
+  /// The next item, for the calling thread alone; without rows when all are taken.
+  virtual WorkItem take() = 0;
+};
+
+/// A thread's place in the queue: the item at work and, once asked for, the one that follows it, so that
+/// its first rows can be on their way to the cache. Asking early would keep work from idle threads, so
+/// items ask near their end.
+class WorkCursor {
+ public:
+  explicit WorkCursor(WorkQueue& queue) : queue_(queue) {}
+  const WorkItem& next() {
+    if (!taken_) next_ = queue_.take();
+    taken_ = true;
+    return next_;
+  }
+  WorkItem advance() {
+    next();
+    taken_ = false;
+    return next_;
+  }
+
+ private:
+  WorkQueue& queue_;
+  WorkItem next_{};
+  bool taken_ = false;
+};
+
+/// A row that will be read or written soon.
+struct PrefetchRow {
+  const char* address;
+  std::int64_t bytes;
+};
+
+/// How raw dot products become exponents, per item: p = exp2((s - max) * exponent_scale) with s = the raw
+/// dot product when `direct`, or the finished score (scale, softcap, ALiBi, bias) when not. The difference
+/// is taken before the multiplication, so the largest score has p = 1 exactly at any magnitude.
 struct ScoreRule {
   bool direct;
   float scale;           // softmax_scale, times k_descale
@@ -87,6 +121,7 @@ struct Scratch {
   std::int32_t* visible_end;    // (64)
   std::int64_t* k_offsets;      // (tile_n) element offsets of key rows
   std::int64_t* v_offsets;
+  PrefetchRow* prefetch;  // (2 tile_m + 2 tile_n + 64)
   std::int64_t k_stride, v_stride, row_stride, tile_n_padded;
 
   /// Carves `memory`, or only counts when it is null. Returns the bytes taken.
@@ -94,14 +129,11 @@ struct Scratch {
                     std::int64_t tile_n);
 };
 
-/// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for `rows`
-/// rows a;
-/// C has row stride 64 as well. With `rescale` (64) the old C is multiplied by it column by column and kept,
-/// without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T P^T. The elements of A
-/// and B
-/// are f32, or pairs of bf16 (operands-inl.h), those of C are f32. Whoever brings a faster product replaces
-/// this
-/// pointer in the table.
+/// C[a][0..columns) (+)= sum over k of A[a * row_stride + k * k_stride] * B[k * 64 + 0..columns), for
+/// `rows` rows a; C has row stride 64 as well. With `rescale` (64) the old C is multiplied by it column by
+/// column and kept, without it C is overwritten. Serves both products: scores^T = K Q^T and out^T = V^T
+/// P^T. The elements of A and B are f32, or pairs of bf16 (operands-inl.h), those of C are f32. Whoever
+/// brings a faster product replaces this pointer in the table.
 using Product = void (*)(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
                          std::int64_t num_k, const float* b, std::int64_t columns, float* c,
                          const float* rescale);
@@ -109,7 +141,7 @@ using Product = void (*)(const float* a, std::int64_t row_stride, std::int64_t k
 /// The functions of one instruction set.
 struct KernelTable {
   const char* instruction_set;
-  void (*prefill)(const ForwardContext&, const WorkItem&, const Scratch&);
+  void (*prefill)(const ForwardContext&, const WorkItem&, const Scratch&, WorkCursor&);
   void (*decode)(const ForwardContext&, const WorkItem&, const Scratch&);
   /// Merges the split results of query i, head h into out and softmax_lse.
   void (*merge_row)(const ForwardContext&, const Sequence&, std::int64_t i, std::int64_t h);

@@ -1,9 +1,8 @@
 // cpu/simd/merge_row.cpp - joins the split results of one query row
 //
 // Problem    lse = log(sum over splits of exp(lse_s) [+ exp(sink)]), out = sum of exp(lse_s - lse) out_s
-// Numerics   weights in float64; a split with lse = -inf has seen no key and is not read; a single non-empty
-// split
-//            without a sink has weight 1: its values come out unchanged
+// Numerics   weights in float64; a split with lse = -inf has seen no key and is not read; a single
+//            non-empty split without a sink has weight 1: its values come out unchanged
 // Sources    spec section 3
 #include "backends/cpu/simd/targets.h"
 

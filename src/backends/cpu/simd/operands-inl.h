@@ -1,11 +1,9 @@
 // How the prefill path lays out the operands of its two products. One 32-bit element of an operand holds
-// kTerms terms
-// of a sum, so both forms have the same shapes and the same call:
+// kTerms terms of a sum, so both forms have the same shapes and the same call:
 //   F32Operands       one f32; any input format
 //   Bf16PairOperands  two bf16, for dot-product instructions; bf16 queries with keys and values that bf16
-// holds
-//                     exactly (bf16, f8). P is rounded to bf16 as the operand of the second product, its sum
-// is not
+//                     holds exactly (bf16, f8). P is rounded to bf16 as the operand of the second product,
+//                     its sum is not
 // Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_OPERANDS_INL_H_
@@ -100,8 +98,7 @@ struct Bf16PairOperands {
 
  private:
   /// Both rounded to nearest even, the first in the lower halves. A NaN may come out as another value; its
-  /// row's
-  /// sum of weights, kept in f32, is NaN too.
+  /// row's sum of weights, kept in f32, is NaN too.
   static HWY_INLINE V32 pair(V32 first, V32 second) {
     const hn::Rebind<std::uint32_t, F32> du32;
     const auto round = [&](auto bits) {

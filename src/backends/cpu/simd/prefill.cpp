@@ -1,35 +1,30 @@
 // cpu/simd/prefill.cpp - attention forward for many query rows: lanes are queries
 //
-// Problem    one work item: up to tile_m packed query rows of one (sequence, key head) against a range of key
-//            blocks; every layout, dtype, mask and score feature
+// Problem    one work item: up to tile_m packed query rows of one (sequence, key head) against a range of
+//            key blocks; every layout, dtype, mask and score feature
 // Tile       tile_m rows as sub tiles of 64 (4 vectors of 16 lanes) x tile_n keys. Scores are kept
-// transposed,
-//            scores^T (keys, 64), so that row statistics are vertical operations: no lane ever crosses
-// another
-// Blocking   K and V tiles are gathered once per item into contiguous f32 (the one place for formats, strides
-// and
-//            pages) and serve all sub tiles; per sub tile one product makes scores^T = K Q^T, the softmax
-// runs over
-//            it in place, a second product adds V^T P^T to out^T. At head_dim 128, tile_n 128: Q^T 32 KiB and
-//            scores^T 32 KiB alternate in L1 (48 KiB), K and V tiles (2 x 72 KiB) and the item's Q^T and
-// out^T stay
-//            in L2
-// Masks      a band per query (tile_range.h): blocks outside are not visited, keys outside a sub tile's union
-// are
-//            not computed, the rest is selected element-wise after the product
+//            transposed, scores^T (keys, 64), so that row statistics are vertical operations: no lane ever
+//            crosses another
+// Blocking   K and V tiles are gathered once per item into contiguous f32 (the one place for formats,
+//            strides and pages) and serve all sub tiles; per sub tile one product makes scores^T = K Q^T,
+//            the softmax runs over it in place, a second product adds V^T P^T to out^T. At head_dim 128,
+//            tile_n 128: Q^T 32 KiB and scores^T 32 KiB alternate in L1 (48 KiB), K and V tiles (2 x 72
+//            KiB) and the item's Q^T and out^T stay in L2
+// Masks      a band per query (tile_range.h): blocks outside are not visited, keys outside a sub tile's
+//            union are not computed, the rest is selected element-wise after the product
 // Numerics   f32; a running maximum that starts at -inf, differences before multiplication; out^T of a key
-// tile is
-//            summed apart and joins the rescaled earlier sum once. V rows that hold NaN or infinity meet only
-// the
-//            rows that see them (0 x NaN is NaN)
+//            tile is summed apart and joins the rescaled earlier sum once. V rows that hold NaN or infinity
+//            meet only the rows that see them (0 x NaN is NaN)
 // Sources    online softmax of Milakov and Gimelshein (arXiv:1805.02867) in tiles, as in Dao et al.
-// (arXiv:2205.14135)
+//            (arXiv:2205.14135)
 #include "backends/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/simd/prefill.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target
+#include <array>
+
 #include "backends/cpu/simd/finish-inl.h"
 #include "backends/cpu/simd/operands-inl.h"
 #include "backends/cpu/simd/score-inl.h"
@@ -42,6 +37,12 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr std::int64_t kM = kSubTileM;
+// Rows of one head are apart by all heads, or scattered over pages: the hardware's prefetcher does not find
+// them.
+constexpr std::int64_t kPrefetchRows = 8;
+// Keys of the softmax between two rounds of prefetching: a few cache lines at a time, a core waits for at
+// most 16.
+constexpr std::int64_t kStepKeys = 8;
 
 /// 64 packed rows (or the item's last ones) and their parts of the scratch.
 struct SubTile {
@@ -54,24 +55,27 @@ struct SubTile {
 template <class Operands>
 class PrefillItem {
  public:
-  PrefillItem(const ForwardContext& context, const WorkItem& item, const Scratch& scratch)
+  PrefillItem(const ForwardContext& context, const WorkItem& item, const Scratch& scratch, WorkCursor& cursor)
       : context_(context),
         problem_(context.problem),
         item_(item),
         scratch_(scratch),
+        cursor_(cursor),
         rule_(score_rule(context, item)),
         product_(Operands::product(context.kernels)),
         dim_(problem_.head_dim),
         dim_v_(problem_.head_dim_v) {}
 
   void run() {
-    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) start(sub_tile(t));
+    for (std::int64_t t = 0; t < num_sub_tiles(); ++t) start(sub_tile(t));
     for (std::int64_t n_block = item_.n_block_min; n_block < item_.n_block_max; ++n_block)
       visit_block(n_block);
-    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) finish(sub_tile(t));
+    for (std::int64_t t = 0; t < num_sub_tiles(); ++t) finish(sub_tile(t));
   }
 
  private:
+  std::int64_t num_sub_tiles() const { return (item_.num_rows() + kM - 1) / kM; }
+
   SubTile sub_tile(std::int64_t t) const {
     SubTile tile{};
     const std::int64_t group = problem_.group();
@@ -99,16 +103,14 @@ class PrefillItem {
   void pack_queries(const SubTile& tile) const {
     with_format(problem_.q_dtype, [&]<class Format>(Format) {
       const auto* q = static_cast<const typename Format::Raw*>(context_.args.q.data);
-      for (std::int64_t r = 0; r < tile.columns; ++r) {
-        float* row = scratch_.rows + r * scratch_.row_stride;
-        if (r >= tile.num_rows) {  // unused lanes
-          std::memset(row, 0, static_cast<std::size_t>(scratch_.row_stride) * sizeof(float));
-          continue;
-        }
+      const auto address = [&](std::int64_t r) {
         const RowPosition position = row_position(tile, r);
-        Operands::template pack_row<Format>(
-            q + row_offset_q(item_.sequence, problem_.q, position.query, position.head), problem_.q.dim, dim_,
-            row, scratch_.line);
+        return q + row_offset_q(item_.sequence, problem_.q, position.query, position.head);
+      };
+      for (std::int64_t r = 0; r < tile.columns; ++r) {
+        if (problem_.q.dim == 1) prefetch_row(address(r + kPrefetchRows), dim_);
+        Operands::template pack_row<Format>(address(r), problem_.q.dim, dim_,
+                                            scratch_.rows + r * scratch_.row_stride, scratch_.line);
       }
     });
     transpose(scratch_.rows, scratch_.row_stride, tile.columns, elements(dim_), tile.q, kM);
@@ -123,6 +125,9 @@ class PrefillItem {
     with_format(problem_.kv_dtype, [&]<class Format>(Format) {
       const auto* k = static_cast<const typename Format::Raw*>(context_.args.k.data);
       for (std::int64_t j = 0; j < num_keys; ++j) {
+        if (problem_.k.dim == 1) {
+          prefetch_row(k + scratch_.k_offsets[min_index(j + kPrefetchRows, num_keys - 1)], dim_);
+        }
         Operands::template pack_row<Format>(k + scratch_.k_offsets[j], problem_.k.dim, dim_,
                                             scratch_.k + j * scratch_.k_stride, scratch_.line);
       }
@@ -137,6 +142,11 @@ class PrefillItem {
     with_format(problem_.kv_dtype, [&]<class Format>(Format) {
       const auto* v = static_cast<const typename Format::Raw*>(context_.args.v.data);
       for (std::int64_t j = 0; j < num_keys; j += Operands::kTerms) {
+        if (problem_.v.dim == 1) {
+          for (std::int64_t t = 0; t < Operands::kTerms; ++t) {
+            prefetch_row(v + scratch_.v_offsets[min_index(j + t + kPrefetchRows, num_keys - 1)], dim_v_);
+          }
+        }
         const auto* second =
             Operands::kTerms == 2 && j + 1 < num_keys ? v + scratch_.v_offsets[j + 1] : nullptr;
         const bool row_finite = Operands::template pack_values<Format>(
@@ -148,18 +158,77 @@ class PrefillItem {
     return finite;
   }
 
-  void visit_block(std::int64_t n_block) const {
+  void visit_block(std::int64_t n_block) {
     const std::int64_t key_begin = n_block * context_.tile_n;
     const std::int64_t key_end = min_index(key_begin + context_.tile_n, item_.sequence.seqlen_k);
     const bool masked = !seen_by_all(item_.row_begin / problem_.group(),
                                      (item_.row_end - 1) / problem_.group() + 1, key_begin, key_end);
     gather_keys(key_begin, key_end - key_begin);
     const bool v_finite = gather_values(key_begin, key_end - key_begin, masked);
-    for (std::int64_t t = 0; t * kM < item_.num_rows(); ++t) {
+    list_prefetches(n_block);
+    for (std::int64_t t = 0; t < num_sub_tiles(); ++t) {
+      prefetch_goal_ = prefetch_end_ * (t + 1) / num_sub_tiles();
       const SubTile tile = sub_tile(t);
       if (n_block == item_.n_block_min) pack_queries(tile);
       visit_sub_tile(tile, key_begin, key_end, v_finite);
     }
+  }
+
+  /// Notes the rows that are needed after the sub tile at work: queries of the next ones (first block), the
+  /// next key block, and at the end the rows of out and the start of the next item. They are asked for step
+  /// by step during the softmax, which leaves the load units idle, so that memory works while the vector
+  /// units do.
+  void list_prefetches(std::int64_t n_block) {
+    prefetch_next_ = prefetch_end_ = 0;
+    if (n_block == item_.n_block_min) list_queries(item_, kM, item_.num_rows());
+    if (n_block + 1 < item_.n_block_max) return list_keys(item_, n_block + 1);
+    for (std::int64_t r = item_.row_begin; r < item_.row_end && problem_.out.dim == 1; ++r) {
+      list_row(context_.args.out,
+               row_offset_q(item_.sequence, problem_.out, r / problem_.group(),
+                            item_.head_k * problem_.group() + r % problem_.group()),
+               dim_v_);
+    }
+    const WorkItem& next = cursor_.next();
+    if (next.num_rows() == 0) return;
+    list_queries(next, 0, min_index(kM, next.num_rows()));
+    if (next.n_block_min < next.n_block_max) list_keys(next, next.n_block_min);
+  }
+
+  void list_queries(const WorkItem& item, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = item.row_begin + begin; r < item.row_begin + end && problem_.q.dim == 1; ++r) {
+      list_row(context_.args.q,
+               row_offset_q(item.sequence, problem_.q, r / problem_.group(),
+                            item.head_k * problem_.group() + r % problem_.group()),
+               dim_);
+    }
+  }
+
+  void list_keys(const WorkItem& item, std::int64_t n_block) {
+    if (problem_.k.dim != 1 || problem_.v.dim != 1) return;
+    const std::int64_t begin = n_block * context_.tile_n;
+    const std::int64_t count = min_index(context_.tile_n, item.sequence.seqlen_k - begin);
+    std::int64_t* k_offsets = scratch_.k_offsets + context_.tile_n;
+    std::int64_t* v_offsets = scratch_.v_offsets + context_.tile_n;
+    row_offsets_k(problem_, context_.args, item.sequence, problem_.k, begin, count, item.head_k, k_offsets);
+    row_offsets_k(problem_, context_.args, item.sequence, problem_.v, begin, count, item.head_k, v_offsets);
+    for (std::int64_t j = 0; j < count; ++j) list_row(context_.args.k, k_offsets[j], dim_);
+    for (std::int64_t j = 0; j < count; ++j) list_row(context_.args.v, v_offsets[j], dim_v_);
+  }
+
+  void list_row(const TensorView& view, std::int64_t offset, std::int64_t n) {
+    const std::int64_t bytes = dtype_bytes(view.dtype);
+    scratch_.prefetch[prefetch_end_++] = {static_cast<const char*>(view.data) + offset * bytes, n * bytes};
+  }
+
+  /// Asks for this step's share of the listed rows.
+  void prefetch_step() {
+    const std::int64_t share = prefetch_goal_ > prefetch_next_
+                                   ? (prefetch_goal_ - prefetch_next_ - 1) / max_index(num_steps_, 1) + 1
+                                   : 0;
+    for (std::int64_t end = prefetch_next_ + share; prefetch_next_ < end; ++prefetch_next_) {
+      prefetch_row(scratch_.prefetch[prefetch_next_].address, scratch_.prefetch[prefetch_next_].bytes);
+    }
+    --num_steps_;
   }
 
   /// Whether queries [begin, end) all see keys [key_begin, key_end).
@@ -169,8 +238,7 @@ class PrefillItem {
     return last.begin <= key_begin && first.begin <= key_begin && key_end <= first.end && key_end <= last.end;
   }
 
-  void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end,
-                      bool v_finite) const {
+  void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end, bool v_finite) {
     const KeyRange visible =
         visible_keys(item_.band, item_.sequence.seqlen_k, tile.query_begin, tile.query_end);
     // Keys of the tile that some row sees, widened to whole elements of P and V; the mask hides what that
@@ -181,19 +249,88 @@ class PrefillItem {
     begin = begin / Operands::kTerms * Operands::kTerms;
     end = min_index(elements(end) * Operands::kTerms, key_end - key_begin);
     const std::int64_t num_keys = end - begin, first_key = key_begin + begin;
-
-    product_(scratch_.k + begin * scratch_.k_stride, scratch_.k_stride, 1, num_keys, elements(dim_), tile.q,
-             tile.columns, scratch_.scores, nullptr);
-    if (!rule_.direct) finish_scores(tile, first_key, num_keys);
-    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, first_key, key_begin + end);
-    if (masked) mask_scores(tile, first_key, num_keys);
-    softmax(tile, num_keys);
+    const float* k = scratch_.k + begin * scratch_.k_stride;
     const float* v = scratch_.v + begin / Operands::kTerms * scratch_.v_stride;
-    if (masked && !v_finite) {
-      add_visible_values(tile, num_keys, v);
-    } else {
-      product_(v, 1, scratch_.v_stride, dim_v_, elements(num_keys), scratch_.scores, tile.columns, tile.out,
-               scratch_.rescale);
+    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, first_key, key_begin + end);
+
+    const auto score_part = [&](const Part& p) {
+      product_(k + p.key_begin * scratch_.k_stride, scratch_.k_stride, 1, p.key_end - p.key_begin,
+               elements(dim_), tile.q + p.column_begin, p.column_end - p.column_begin,
+               scratch_.scores + p.key_begin * kM + p.column_begin, nullptr);
+    };
+    const auto output_part = [&](const Part& p, const float* rescale) {
+      const std::int64_t element = p.key_begin / Operands::kTerms;
+      product_(v + element * scratch_.v_stride, 1, scratch_.v_stride, dim_v_,
+               elements(p.key_end - p.key_begin), scratch_.scores + element * kM + p.column_begin,
+               p.column_end - p.column_begin, tile.out + p.column_begin, rescale);
+    };
+
+    if (!masked) {
+      const Part whole{0, num_keys, 0, tile.columns};
+      score_part(whole);
+      if (!rule_.direct) finish_scores(tile, first_key, num_keys);
+      softmax(tile, num_keys);
+      return output_part(whole, scratch_.rescale);
+    }
+    for_each_part(tile, first_key, num_keys, score_part);
+    if (!rule_.direct) finish_scores(tile, first_key, num_keys);
+    mask_scores(tile, first_key, num_keys);
+    softmax(tile, num_keys);
+    if (!v_finite) return add_visible_values(tile, num_keys, v);
+    rescale_out(tile);
+    alignas(64) static constexpr auto kOnes = [] {
+      std::array<float, kM> ones{};
+      ones.fill(1.0f);
+      return ones;
+    }();
+    for_each_part(tile, first_key, num_keys, [&](const Part& p) { output_part(p, kOnes.data()); });
+  }
+
+  /// Keys (from the first of the sub tile) and columns of scores^T.
+  struct Part {
+    std::int64_t key_begin, key_end, column_begin, column_end;
+  };
+
+  /// Covers what the rows of a masked sub tile see by parts of 16 keys and up, 16 columns and up: along a
+  /// diagonal about 5/8 of the rectangle.
+  template <class F>
+  void for_each_part(const SubTile& tile, std::int64_t first_key, std::int64_t num_keys, const F& f) const {
+    constexpr std::int64_t kStep = 16;
+    KeyRange seen[kM / kStep];
+    const std::int64_t num_groups = (tile.columns + kStep - 1) / kStep;
+    for (std::int64_t g = 0; g < num_groups; ++g) {
+      seen[g] = visible_keys(item_.band, item_.sequence.seqlen_k, row_position(tile, g * kStep).query,
+                             row_position(tile, g * kStep + kStep - 1).query + 1);
+    }
+    const auto part_from = [&](std::int64_t key) {
+      const std::int64_t key_end = min_index(key + kStep, num_keys);
+      const auto hidden = [&](std::int64_t g) {
+        return seen[g].end <= first_key + key || seen[g].begin >= first_key + key_end;
+      };
+      std::int64_t begin = 0, end = num_groups;
+      while (begin < end && hidden(begin)) ++begin;
+      while (begin < end && hidden(end - 1)) --end;
+      return Part{key, key_end, begin * kStep, min_index(end * kStep, tile.columns)};
+    };
+    for (Part part = part_from(0);;) {
+      Part next = part;  // grows while the columns stay the same
+      while (part.key_end < num_keys) {
+        next = part_from(part.key_end);
+        if (next.column_begin != part.column_begin || next.column_end != part.column_end) break;
+        part.key_end = next.key_end;
+      }
+      if (part.column_begin < part.column_end) f(part);
+      if (part.key_end >= num_keys) return;
+      part = next;
+    }
+  }
+
+  void rescale_out(const SubTile& tile) const {
+    for (std::int64_t d = 0; d < dim_v_; ++d) {
+      for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
+        float* out = tile.out + d * kM + c;
+        hn::Store(hn::Mul(hn::Load(kF32, out), hn::Load(kF32, scratch_.rescale + c)), kF32, out);
+      }
     }
   }
 
@@ -275,7 +412,8 @@ class PrefillItem {
   }
 
   /// scores^T becomes P^T; row_max, row_sum and rescale (the factor for earlier sums) follow.
-  void softmax(const SubTile& tile, std::int64_t num_keys) const {
+  void softmax(const SubTile& tile, std::int64_t num_keys) {
+    num_steps_ = (num_keys + kStepKeys - 1) / kStepKeys;
     constexpr std::int64_t kVectors = kRegisters == 32 ? 4 : 2;
     std::int64_t c = 0;
     for (; c + kVectors * kLanes <= tile.columns; c += kVectors * kLanes)
@@ -284,7 +422,7 @@ class PrefillItem {
   }
 
   template <std::int64_t kVectors>
-  HWY_INLINE void softmax_columns(const SubTile& tile, std::int64_t num_keys, std::int64_t c) const {
+  HWY_INLINE void softmax_columns(const SubTile& tile, std::int64_t num_keys, std::int64_t c) {
     const V32 exponent_scale = hn::Set(kF32, rule_.exponent_scale);
     float* HWY_RESTRICT scores = scratch_.scores + c;
     V32 old_max[kVectors], top[kVectors], sum[kVectors];
@@ -310,17 +448,21 @@ class PrefillItem {
           hn::Mul(hn::Sub(hn::Load(kF32, scores + j * kM + v * kLanes), top[v]), exponent_scale));
     };
     const std::int64_t whole = num_keys / Operands::kTerms * Operands::kTerms;
-    for (std::int64_t j = 0; j < whole; j += Operands::kTerms) {
-      HWY_UNROLL(4)
-      for (std::int64_t v = 0; v < kVectors; ++v) {
-        V32 p[Operands::kTerms];
-        HWY_UNROLL(2)
-        for (std::int64_t t = 0; t < Operands::kTerms; ++t) {
-          p[t] = weight(j + t, v);
-          sum[v] = hn::Add(sum[v], p[t]);
+    for (std::int64_t step = 0; step < whole; step += kStepKeys) {
+      const std::int64_t step_end = min_index(step + kStepKeys, whole);
+      for (std::int64_t j = step; j < step_end; j += Operands::kTerms) {
+        HWY_UNROLL(4)
+        for (std::int64_t v = 0; v < kVectors; ++v) {
+          V32 p[Operands::kTerms];
+          HWY_UNROLL(2)
+          for (std::int64_t t = 0; t < Operands::kTerms; ++t) {
+            p[t] = weight(j + t, v);
+            sum[v] = hn::Add(sum[v], p[t]);
+          }
+          Operands::store_weights(p, scores + v * kLanes, j);
         }
-        Operands::store_weights(p, scores + v * kLanes, j);
       }
+      prefetch_step();
     }
     if (whole < num_keys) {  // an odd number of keys in pairs: the last one's partner has weight 0
       HWY_UNROLL(4)
@@ -339,8 +481,8 @@ class PrefillItem {
     }
   }
 
-  /// The second product row by row over the keys that the row sees, for tiles that hide NaN or infinity from
-  /// some.
+  /// The second product row by row over the keys that the row sees, for tiles that hide NaN or infinity
+  /// from some.
   void add_visible_values(const SubTile& tile, std::int64_t num_keys, const float* v) const {
     for (std::int64_t r = 0; r < tile.num_rows; ++r) {
       for (std::int64_t d = 0; d < dim_v_; ++d) {
@@ -367,22 +509,26 @@ class PrefillItem {
   const AttentionProblem& problem_;
   const WorkItem& item_;
   const Scratch& scratch_;
+  WorkCursor& cursor_;
   const ScoreRule rule_;
   const Product product_;
   const std::int64_t dim_, dim_v_;
+  std::int64_t prefetch_next_ = 0, prefetch_end_ = 0, prefetch_goal_ = 0;  // positions in scratch.prefetch
+  std::int64_t num_steps_ = 0;                                             // left for prefetch_goal_
 };
 
 }  // namespace
 
-void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch) {
+void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch,
+                  WorkCursor& cursor) {
 #if HWY_TARGET <= HWY_AVX3
   const DType kv = context.problem.kv_dtype;
   const bool bf16_holds_all = context.problem.q_dtype == DType::BF16 && kv != DType::F32 && kv != DType::F16;
   if (bf16_holds_all && context.kernels.product_bf16 != nullptr) {
-    return PrefillItem<Bf16PairOperands>(context, item, scratch).run();
+    return PrefillItem<Bf16PairOperands>(context, item, scratch, cursor).run();
   }
 #endif
-  PrefillItem<F32Operands>(context, item, scratch).run();
+  PrefillItem<F32Operands>(context, item, scratch, cursor).run();
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

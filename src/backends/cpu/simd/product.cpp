@@ -1,19 +1,16 @@
 // cpu/simd/product.cpp - the register-blocked matrix product under the prefill path, f32
 //
-// Problem    C[a][0..columns) (+)= sum over k of A[a][k] * B[k][0..columns), columns <= 64, B and C with row
-// stride 64;
-//            A by any two strides, so the same loop computes scores^T = K Q^T and out^T = V^T P^T
+// Problem    C[a][0..columns) (+)= sum over k of A[a][k] * B[k][0..columns), columns <= 64, B and C with
+//            row stride 64; A by any two strides, so the same loop computes scores^T = K Q^T and out^T =
+//            V^T P^T
 // Tile       rows x vectors accumulators in registers: 6 x 4 with 32 registers (24 sums, 4 of B, 1
-// broadcast),
-//            6 x 2 with 16 (12 + 2 + 1); fewer columns take more rows, since 8 independent sums hide an FMA's
-// latency
-// Traffic    per k a 6 x 4 block reads 4 vectors of B and broadcasts 6 elements of A for 24 FMAs: 10 loads in
-// the
-//            12 cycles that two FMA units need. B (num_k x 256 bytes, 16 to 32 KiB) stays in L1, A streams
-// from L2
+//            broadcast), 6 x 2 with 16 (12 + 2 + 1); fewer columns take more rows, since 8 independent sums
+//            hide an FMA's latency
+// Traffic    per k a 6 x 4 block reads 4 vectors of B and broadcasts 6 elements of A for 24 FMAs: 10 loads
+//            in the 12 cycles that two FMA units need. B (num_k x 256 bytes, 16 to 32 KiB) stays in L1, A
+//            streams from L2
 // Measured   Xeon (Sapphire Rapids), one core, AVX-512, num_k 64 to 192: 165 to 172 GFLOP/s, 96 to 100% of
-// its FMA
-//            peak; 8 x 3, 12 x 2, 14 x 2, 5 x 5 and 4 x 6 blocks are within 2% of each other
+//            its FMA peak; 8 x 3, 12 x 2, 14 x 2, 5 x 5 and 4 x 6 blocks are within 2% of each other
 // Sources    the outer-product block of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
 //            Multiplication", 2008, section 6
 #include "backends/cpu/simd/targets.h"
@@ -60,8 +57,7 @@ HWY_INLINE void block(const Operands& o) {
     }
   }
   // The sum of this call is formed first and added once: over many calls the error grows with their number,
-  // not
-  // with the number of terms.
+  // not with the number of terms.
   HWY_UNROLL(12)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(4)

@@ -59,6 +59,7 @@ std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, s
   carver.piece(visible_end, kSubTileM);
   carver.piece(k_offsets, 2 * tile_n);
   carver.piece(v_offsets, 2 * tile_n);
+  carver.piece(prefetch, 2 * (tile_m + tile_n) + kSubTileM);
   return carver.used();
 }
 

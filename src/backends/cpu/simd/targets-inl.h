@@ -13,11 +13,11 @@
 namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
-// prefill.cpp
-void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch);
+void prefill_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch,
+                  WorkCursor& cursor);                                                          // prefill.cpp
 void decode_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch);  // decode.cpp
-// merge_row.cpp
-void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i, std::int64_t h);
+void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i,
+               std::int64_t h);  // merge_row.cpp
 // product.cpp
 void product_f32(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
                  std::int64_t num_k, const float* b, std::int64_t columns, float* c, const float* rescale);

@@ -1,6 +1,5 @@
 // Vector helpers of the SIMD backend, compiled once per instruction set: conversions, exp2, rows,
-// transposition.
-// Included inside foreach_target, hence the guard that flips.
+// transposition. Included inside foreach_target, hence the guard that flips.
 #if defined(ONEPASS_CPU_SIMD_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_SIMD_VECTOR_INL_H_
 #undef ONEPASS_CPU_SIMD_VECTOR_INL_H_
@@ -54,8 +53,7 @@ struct LoadF16 {
     return hn::PromoteTo(kF32, hn::BitCast(hn::Rebind<hwy::float16_t, F32>{}, bits));
 #else
     // Without a conversion instruction: exponent and mantissa move into place, multiplying by 2^112 changes
-    // the
-    // bias and normalises subnormals; infinity and NaN then get the largest exponent.
+    // the bias and normalises subnormals; infinity and NaN then get the largest exponent.
     const hn::Rebind<std::uint32_t, F32> du32;
     const auto wide = hn::PromoteTo(du32, bits);
     const auto magnitude = hn::ShiftLeft<13>(hn::And(wide, hn::Set(du32, 0x7fffu)));
@@ -105,6 +103,16 @@ HWY_INLINE void with_format(DType dtype, F&& f) {
     case DType::F8E4M3: return f(LoadF8E4M3{});
     case DType::F8E5M2: return f(LoadF8E5M2{});
     case DType::I32: return;
+  }
+}
+
+/// Asks for the n elements of a contiguous row in L2.
+template <class Raw>
+HWY_INLINE void prefetch_row(const Raw* row, std::int64_t n) {
+  constexpr std::int64_t kLineBytes = 64;
+  const auto* bytes = reinterpret_cast<const char*>(row);
+  for (std::int64_t t = 0; t < n * static_cast<std::int64_t>(sizeof(Raw)); t += kLineBytes) {
+    __builtin_prefetch(bytes + t, 0, 2);
   }
 }
 
@@ -170,8 +178,7 @@ HWY_INLINE bool all_finite(const float* values, std::int64_t n) {
 }
 
 /// 2^x for x <= 0, relative error below 1.5e-7: exactly 1 at 0, exactly 0 below -126 and at -inf, NaN for
-/// NaN.
-/// Degree-5 minimax polynomials with constant term 1.
+/// NaN. Degree-5 minimax polynomials with constant term 1.
 HWY_INLINE V32 exp2_nonpositive(V32 x) {
 #if HWY_TARGET <= HWY_AVX3
   // f = x - floor(x) in [0, 1), then p(f) * 2^floor(x), each one instruction.
@@ -219,8 +226,7 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> x, float* dst, std::int64_t block_s
 #endif
 
 /// dst[c * dst_stride + r] = src[r * src_stride + c]. Reads and writes whole blocks of 4 rows and kLanes
-/// columns:
-/// the buffers have the room.
+/// columns: the buffers have the room.
 inline void transpose(const float* src, std::int64_t src_stride, std::int64_t num_rows, std::int64_t num_cols,
                       float* dst, std::int64_t dst_stride) {
 #if HWY_TARGET == HWY_SCALAR
