@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -181,8 +180,7 @@ TEST(tile_range, lengths_of_a_trillion_stay_exact) {
 }
 
 TEST(tile_range, header_includes_nothing_so_that_nvrtc_can_compile_it) {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path().parent_path();
-  std::ifstream header(root / "src/backends/cuda/kernels/common/tile_range.h");
+  std::ifstream header(ONEPASS_SOURCE_DIR "/src/backends/cuda/kernels/common/tile_range.h");
   ASSERT_TRUE(header.is_open());
   std::size_t lines = 0;
   for (std::string line; std::getline(header, line); ++lines) {
