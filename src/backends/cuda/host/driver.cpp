@@ -11,7 +11,8 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kOldestDriver = 11020;  // stream-ordered allocation
+constexpr bool kLooksForGpus = ONEPASS_CUDA;  // the CMake option of that name
+constexpr int kOldestDriver = 11020;          // stream-ordered allocation
 
 std::string& reason_storage() {
   static std::string reason;
@@ -21,6 +22,10 @@ std::string& reason_storage() {
 }  // namespace
 
 bool Driver::open(std::string& reason) {
+  if (!kLooksForGpus) {
+    reason = "this build looks for none (CMake option ONEPASS_CUDA=OFF)";
+    return false;
+  }
   const SharedObject library("libcuda.so.1");
   if (!library.valid()) {
     reason = fmt::format("no NVIDIA driver here ({})", library.error());
