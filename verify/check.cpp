@@ -56,7 +56,12 @@ class Judge {
   CheckReport judge() {
     for (std::int64_t row = 0; row < e_.num_rows; ++row) {
       for (std::int64_t h = 0; h < e_.num_heads; ++h) {
-        for (std::int64_t d = 0; d < e_.head_dim_v; ++d) out_element(row, h, d);
+        const std::int64_t offset = out_offset(row, h),
+                           stride = a_.out.strides[static_cast<std::size_t>(a_.out.rank - 1)];
+        for (std::int64_t d = 0; d < e_.head_dim_v; ++d) {
+          out_element(row, h, d,
+                      static_cast<double>(load_float(a_.out.data, a_.out.dtype, offset + d * stride)));
+        }
         if (a_.softmax_lse.present()) lse_element(row, h);
       }
     }
@@ -77,26 +82,24 @@ class Judge {
 
   bool packed() const { return a_.q.rank == 3; }
 
-  double got_out(std::int64_t row, std::int64_t h, std::int64_t d) const {
+  std::int64_t out_offset(std::int64_t row, std::int64_t h) const {
     const auto& s = a_.out.strides;
-    const std::int64_t seqlen = packed() ? 1 : a_.out.shape[1];
-    const std::int64_t offset = packed() ? row * s[0] + h * s[1] + d * s[2]
-                                         : row / seqlen * s[0] + row % seqlen * s[1] + h * s[2] + d * s[3];
-    return static_cast<double>(load_float(a_.out.data, a_.out.dtype, offset));
+    if (packed()) return row * s[0] + h * s[1];
+    return row / a_.out.shape[1] * s[0] + row % a_.out.shape[1] * s[1] + h * s[2];
   }
 
   double got_lse(std::int64_t row, std::int64_t h) const {
-    const auto& s = a_.softmax_lse.strides;
-    const std::int64_t seqlen = packed() ? 1 : a_.softmax_lse.shape[2];
+    const TensorView& lse = a_.softmax_lse;
+    const auto& s = lse.strides;
     const std::int64_t offset =
-        packed() ? h * s[0] + row * s[1] : row / seqlen * s[0] + h * s[1] + row % seqlen * s[2];
-    return static_cast<double>(static_cast<const float*>(a_.softmax_lse.data)[offset]);
+        packed() ? h * s[0] + row * s[1] : row / lse.shape[2] * s[0] + h * s[1] + row % lse.shape[2] * s[2];
+    return static_cast<double>(static_cast<const float*>(lse.data)[offset]);
   }
 
-  void out_element(std::int64_t row, std::int64_t h, std::int64_t d) {
+  void out_element(std::int64_t row, std::int64_t h, std::int64_t d, double got) {
     const std::int64_t cell = row * e_.num_heads + h;
     const auto n = static_cast<std::size_t>(cell * e_.head_dim_v + d);
-    const double want = e_.out[n], got = got_out(row, h, d);
+    const double want = e_.out[n];
     ++report_.num_out;
     if (!same_kind(got, as_stored(a_.out.dtype, want)))
       return fail_kind("out", {place(row, h, d), got, want});

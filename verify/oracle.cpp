@@ -47,9 +47,11 @@ struct Lengths {
   std::int64_t seqlen_q = 0, seqlen_k = 0;
 };
 
-/// K and V of one sequence and key head, in order of tokens; (seqlen_k, head_dim) and (seqlen_k, head_dim_v).
+/// K and V of one sequence and key head, in order of tokens; (seqlen_k, head_dim) and (seqlen_k, head_dim_v). The
+/// plain evaluation reads them as f32.
 struct Keys {
   std::vector<double> k, v;
+  std::vector<float> plain_k, plain_v;
 };
 
 class Evaluator {
@@ -143,6 +145,8 @@ class Evaluator {
       for (std::int64_t d = 0; d < r_.head_dim_v; ++d)
         keys.v.push_back(v_descale * kv_value(a_.v, b, hk, j, d));
     }
+    keys.plain_k.assign(keys.k.begin(), keys.k.end());
+    keys.plain_v.assign(keys.v.begin(), keys.v.end());
     return keys;
   }
 
@@ -152,20 +156,15 @@ class Evaluator {
       q[static_cast<std::size_t>(d)] =
           packed_q_ ? value(a_.q, {s.first_row + i, h, d}) : value(a_.q, {b, i, h, d});
     }
+    const std::vector<float> plain_q(q.begin(), q.end());
     std::vector<std::int64_t> allowed;
     std::vector<double> scores;
     std::vector<float> plain_scores;  // S, materialised in q's dtype
     for (std::int64_t j = 0; j < s.seqlen_k; ++j) {
       if (!mask_.allows(i, j, s.seqlen_q, s.seqlen_k)) continue;
       allowed.push_back(j);
-      const double* k = keys.k.data() + j * head_dim_;
-      double dot = 0.0;
-      float plain_dot = 0.0f;
-#pragma omp simd reduction(+ : dot, plain_dot)
-      for (std::int64_t d = 0; d < head_dim_; ++d) {
-        dot += q[static_cast<std::size_t>(d)] * k[d];
-        plain_dot += static_cast<float>(q[static_cast<std::size_t>(d)]) * static_cast<float>(k[d]);
-      }
+      const double dot = product(q.data(), keys.k.data() + j * head_dim_);
+      const float plain_dot = product(plain_q.data(), keys.plain_k.data() + j * head_dim_);
       scores.push_back(score(dot, b, h, i, j, s));
       const double plain = score(static_cast<double>(plain_dot), b, h, i, j, s);
       plain_scores.push_back(rounded(a_.q.dtype, static_cast<float>(plain)));
@@ -176,6 +175,14 @@ class Evaluator {
     double* out = r_.out.data() + static_cast<std::int64_t>(cell) * r_.head_dim_v;
     r_.lse[cell] = softmax_times_v(allowed, scores, sink, keys, out);
     plain_softmax_times_v(allowed, plain_scores, sink, keys, r_.plain_out.data() + (out - r_.out.data()));
+  }
+
+  template <class T>
+  T product(const T* a, const T* b) const {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t d = 0; d < head_dim_; ++d) sum += a[d] * b[d];
+    return sum;
   }
 
   double score(double dot, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
@@ -226,8 +233,8 @@ class Evaluator {
     for (const float x : scores) l += std::exp(x - m);
     for (std::size_t n = 0; n < allowed.size(); ++n) {
       const float p = rounded(a_.q.dtype, std::exp(scores[n] - m) / l);
-      const double* v = keys.v.data() + allowed[n] * r_.head_dim_v;
-      for (std::int64_t d = 0; d < r_.head_dim_v; ++d) out[d] += p * static_cast<float>(v[d]);
+      const float* v = keys.plain_v.data() + allowed[n] * r_.head_dim_v;
+      for (std::int64_t d = 0; d < r_.head_dim_v; ++d) out[d] += p * v[d];
     }
     for (std::int64_t d = 0; d < r_.head_dim_v; ++d) out[d] = rounded(a_.q.dtype, out[d]);
   }

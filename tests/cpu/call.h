@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cpu/evaluate_once.h"
 #include "tests/cpu/target.h"
 #include "verify/host_tensor.h"
 #include "verify/random.h"
@@ -69,7 +70,7 @@ struct Call {
   void run(const Target& target) {
     allocate_outputs();
     run_on(target, args, options);
-    const verify::CheckReport report = verify::check_result(args, options);
+    const verify::CheckReport report = verify::judge(args, evaluate_once(args, options));
     EXPECT_TRUE(report.passed) << report.text();
     for (const HostTensor& tensor : memory) EXPECT_TRUE(tensor.memory().guards_intact());
   }

@@ -15,7 +15,7 @@ namespace onepass {
 namespace {
 
 constexpr int kShards = 32;
-constexpr int kProblemsPerShard = 80;
+constexpr int kProblemsPerShard = 66;
 
 std::int64_t base_seed() {
   const char* text = std::getenv("ONEPASS_TEST_SEED");

@@ -12,6 +12,7 @@
 
 #include "backends/cpu/backend.h"
 #include "onepass/attention.h"
+#include "verify/case_tensors.h"
 #include "verify/check.h"
 #include "verify/guarded_buffer.h"
 
@@ -60,6 +61,26 @@ inline void run_on(const Target& target, const ForwardArguments& args, ForwardOp
   verify::GuardedBuffer workspace(planned.workspace_bytes());
   run(planned, args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
+}
+
+/// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on the reference backend and on
+/// every instruction set.
+inline void check_on_targets(std::initializer_list<DType> dtypes, const std::string& text,
+                             int num_threads = 2) {
+  for (const DType dtype : dtypes) {
+    const Case c = parse_case(std::string(dtype_name(dtype)) + "_" + text);
+    verify::CaseTensors tensors = verify::make_tensors(c);
+    tensors.options.num_threads = num_threads;
+    const verify::Evaluation evaluation = verify::evaluate(tensors.args, tensors.options);
+    for (const Target& target : targets({dtype})) {
+      SCOPED_TRACE(verify::repeat_line(c, {target.backend, num_threads, target.instruction_set}));
+      tensors.poison_outputs();
+      run_on(target, tensors.args, tensors.options);
+      const verify::CheckReport report = verify::judge(tensors.args, evaluation);
+      EXPECT_TRUE(report.passed) << report.text();
+      EXPECT_EQ(tensors.damage(), std::nullopt);
+    }
+  }
 }
 
 /// body(target) for each, with the target's name beside failures.
