@@ -75,7 +75,8 @@ TEST(make_plan, explanation_names_every_part_of_the_plan) {
   EXPECT_THAT(text, HasSubstr("problem           " + to_string(problem)));
   EXPECT_THAT(text, HasSubstr("device            invented: 4 cores with AVX2"));
   EXPECT_THAT(text, HasSubstr("implementation    cpu_simd"));
-  EXPECT_THAT(text, HasSubstr("  declined        cuda: the device is a CPU"));
+  EXPECT_THAT(text,
+              HasSubstr("  declined        sm80_forward: runs on an NVIDIA GPU, and the device is a CPU"));
   EXPECT_THAT(text,
               HasSubstr("step 1            cpu_simd_forward_bf16_d128_v128_m8n192_causal: 4 work items"));
   EXPECT_THAT(text, HasSubstr("step 2            cpu_merge_splits: 4 work items"));
