@@ -47,7 +47,8 @@ struct Lengths {
   std::int64_t seqlen_q = 0, seqlen_k = 0;
 };
 
-/// K and V of one sequence and key head, in order of tokens; (seqlen_k, head_dim) and (seqlen_k, head_dim_v). The
+/// K and V of one sequence and key head, in order of tokens; (seqlen_k, head_dim) and (seqlen_k, head_dim_v).
+/// The
 /// plain evaluation reads them as f32.
 struct Keys {
   std::vector<double> k, v;

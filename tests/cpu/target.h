@@ -63,7 +63,8 @@ inline void run_on(const Target& target, const ForwardArguments& args, ForwardOp
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
 }
 
-/// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on the reference backend and on
+/// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on the reference
+/// backend and on
 /// every instruction set.
 inline void check_on_targets(std::initializer_list<DType> dtypes, const std::string& text,
                              int num_threads = 2) {
