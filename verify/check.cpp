@@ -72,7 +72,7 @@ class Judge {
  private:
   struct Element {
     Place place;
-    double got, want;
+    double got = 0, want = 0;
   };
 
   Place place(std::int64_t row, std::int64_t h, std::int64_t d) const {

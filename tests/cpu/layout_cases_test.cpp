@@ -296,7 +296,8 @@ TEST(layout_cases, r34_query_heads_read_the_key_head_of_their_group) {
         call.args.v = call.keep(HostTensor(target.dtype, {1, seqlen_k, hk, 16}, row_number(2)));
         call.run(target);
         for (std::int64_t h = 0; h < hq; ++h) {
-          const auto want = static_cast<float>(h * hk / hq + 1);
+          const std::int64_t group = h * hk / hq;
+          const auto want = static_cast<float>(group + 1);
           for (std::int64_t i = 0; i < seqlen_q; ++i) {
             EXPECT_NEAR(call.out({0, i, h, 15}), want, target.near(want)) << hq << "/" << hk;
           }

@@ -40,14 +40,14 @@ verify::CaseTensors tensors_of(DType dtype, const std::string& text, int num_thr
   return tensors;
 }
 
-const std::vector<std::string> kShapes = {"b2_hq2_hk1_sq70_sk150_d40_causal_seed1",
-                                          "b3_hq8_hk2_sq1_sk300_d64_seed2",
-                                          "b2_hq3_hk3_sq5_sk129_d17_wl40_wr9_seed3",
-                                          "b2_hq4_hk1_sq33_sk65_d128_dv32_softcap20_alibi_sink_causal_seed4"};
+const std::vector<std::string> shape_texts = {
+    "b2_hq2_hk1_sq70_sk150_d40_causal_seed1", "b3_hq8_hk2_sq1_sk300_d64_seed2",
+    "b2_hq3_hk3_sq5_sk129_d17_wl40_wr9_seed3",
+    "b2_hq4_hk1_sq33_sk65_d128_dv32_softcap20_alibi_sink_causal_seed4"};
 
 TEST(property, memory_orders_and_layouts_of_the_same_numbers_give_equal_bits) {
   for (const DType dtype : kFloatTypes) {
-    for (const std::string& shape : kShapes) {
+    for (const std::string& shape : shape_texts) {
       verify::CaseTensors dense = tensors_of(dtype, shape + "_split1");
       std::vector<Bits> want;
       for (const Target& target : targets({dtype})) want.push_back(bits_of(target, dense));
@@ -67,7 +67,7 @@ TEST(property, memory_orders_and_layouts_of_the_same_numbers_give_equal_bits) {
 
 TEST(property, a_run_repeated_gives_the_same_bits) {
   on_every_target([](const Target& target) {
-    for (const std::string& shape : kShapes) {
+    for (const std::string& shape : shape_texts) {
       for (const char* splits : {"", "_split3"}) {
         verify::CaseTensors tensors = tensors_of(target.dtype, shape + splits, 4);
         const Bits first = bits_of(target, tensors);
@@ -77,7 +77,7 @@ TEST(property, a_run_repeated_gives_the_same_bits) {
   });
 }
 
-TEST(property, equal_heads_and_equal_sequences_give_equal_bits) {
+TEST(property, equal_sequences_and_equal_groups_of_heads_give_equal_bits) {
   on_every_target([](const Target& target) {
     Call call;
     const auto same_everywhere = [&](std::int64_t length, std::int64_t heads, std::int64_t seed) {
@@ -94,9 +94,9 @@ TEST(property, equal_heads_and_equal_sequences_give_equal_bits) {
     for (std::int64_t b = 0; b < 3; ++b) {
       for (std::int64_t h = 0; h < 6; ++h) {
         for (std::int64_t i = 0; i < 37; ++i) {
-          EXPECT_EQ(call.lse({b, h, i}), call.lse({0, 0, i}));
+          EXPECT_EQ(call.lse({b, h, i}), call.lse({0, h % 3, i}));
           for (std::int64_t d = 0; d < 24; ++d)
-            ASSERT_EQ(call.out({b, i, h, d}), call.out({0, i, 0, d})) << b << h << i << d;
+            ASSERT_EQ(call.out({b, i, h, d}), call.out({0, i, h % 3, d})) << b << h << i << d;
         }
       }
     }
