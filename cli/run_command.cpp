@@ -59,6 +59,7 @@ std::vector<std::string> write_outputs(const RunOptions& o, const RunInputs& inp
   const DeferInterrupts finish_files_first;
   io::write_tensors(outputs, kCall);
   std::vector<std::string> specs;
+  specs.reserve(outputs.size());
   for (const io::OutputTensor& output : outputs) specs.push_back(output.spec);
   return specs;
 }

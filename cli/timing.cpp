@@ -51,6 +51,7 @@ std::vector<TimingSummary> time_in_turns(const std::vector<std::function<double(
     after_round(num_runs);
   }
   std::vector<TimingSummary> summaries;
+  summaries.reserve(n);
   for (auto& s : seconds) summaries.push_back(summarise_timing(std::move(s)));
   return summaries;
 }
