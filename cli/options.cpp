@@ -192,7 +192,8 @@ void add_bench(CLI::App& app, const VerbText& text, CommandLine& line) {
       "--min-time", "SECONDS",
       [&o](const OptionName& n, const std::string& t) { o.min_seconds = parse_seconds(n, t); },
       "without --repeat: time each case and backend for at least this long (0.5)");
-  verb.app().add_flag("!--no-check", o.check, "skip the comparison with float64 before timing");
+  verb.app().add_flag_callback(
+      "--no-check", [&o] { o.check = false; }, "skip the comparison with float64 before timing");
   verb.progress(line);
 }
 
@@ -277,7 +278,7 @@ std::optional<CommandLine> parse_command_line(int argc, const char* const* argv)
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
-    print_text((chosen.empty() ? &app : chosen.front())->help());
+    print_text(chosen.empty() ? app.help() : chosen.front()->help("onepass"));
     return std::nullopt;
   } catch (const CLI::CallForVersion& e) {
     print_text(fmt::format("{}\n", e.what()));

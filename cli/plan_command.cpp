@@ -79,14 +79,14 @@ std::string explain(const AttentionProblem& problem, const Answer& answer) {
 }
 
 std::string compare(const AttentionProblem& problem, const std::vector<Answer>& answers) {
-  Table table({"device", "compute", "memory", "at least", "bound by", "ridge", "runs here"});
+  Table table({"device", "compute", "memory", "at least", "bound by", "ridge", "implementation"});
   for (const Answer& answer : answers) {
     const Accounting& a = answer.accounting;
     table.add({answer.device.kind == DeviceInfo::Kind::Cpu ? kThisCpu : answer.device.name,
                seconds_text(a.seconds_compute), seconds_text(a.seconds_memory),
                seconds_text(a.seconds_lower_bound),
                a.seconds_compute >= a.seconds_memory ? "compute" : "memory", fmt::format("{:.1f}", a.ridge),
-               answer.plan ? answer.plan->implementation : "no"});
+               answer.plan ? answer.plan->implementation : "none"});
   }
   const Accounting& a = answers.front().accounting;
   return labelled("problem", to_string(problem)) +

@@ -18,7 +18,9 @@ class Help(CliTest):
 
     def test_each_verb_has_help_with_json(self):
         for verb in ("run", "check", "bench", "plan", "info"):
-            self.assertIn("--json", self.succeed(verb, "--help"))
+            text = self.succeed(verb, "--help")
+            self.assertIn("--json", text)
+            self.assertIn("Usage: onepass %s " % verb, text)
 
     def test_version(self):
         self.assertRegex(self.succeed("--version"), r"^onepass \d+\.\d+\.\d+\n$")
