@@ -23,7 +23,8 @@ struct MachinePeaks {
   }
 };
 
-/// Takes about a second. The best of several short rounds, so that a busy machine is underestimated little.
+/// With `num_threads` threads, or one per core if that is fewer. Takes about a second. Reads are the best of
+/// several rounds, which a busy machine still lowers.
 MachinePeaks measure_peaks(int num_threads);
 
 }  // namespace onepass::cli
