@@ -21,7 +21,7 @@ function(build_project source)
   cmake_path(GET source FILENAME name)
   set(build ${WORK_DIR}/build_${name})
   # Nothing that onepass was built with may be looked for.
-  run(${CMAKE_COMMAND} -S ${source} -B ${build} -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Debug
+  run(${CMAKE_COMMAND} -S ${source} -B ${build} -G "${GENERATOR}" -DCMAKE_BUILD_TYPE=Debug
     -DCMAKE_PREFIX_PATH=${PREFIX} -DEXPECTED_VERSION=${VERSION}
     -DCMAKE_C_COMPILER=${C_COMPILER} -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
     -DCMAKE_C_FLAGS=${SANITIZE_FLAG} -DCMAKE_CXX_FLAGS=${SANITIZE_FLAG}
@@ -36,3 +36,7 @@ build_project(${SOURCE_DIR}/consumer consumer_cpp consumer_c)
 build_project(${SOURCE_DIR}/c_consumer consumer)
 # The examples promise to build on their own.
 build_project(${EXAMPLES_DIR} example_forward example_decode_paged example_c_forward)
+
+if(HAS_CLI)
+  run(${PREFIX}/bin/onepass info)
+endif()
