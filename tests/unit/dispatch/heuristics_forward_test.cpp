@@ -20,13 +20,13 @@ std::string kernel_of(const AttentionProblem& problem, const DeviceInfo& device)
 TEST(heuristics_forward, long_causal_prefill_on_two_cores_picks_the_largest_query_tile) {
   AttentionProblem problem = dense_problem(1, 16, 16, 4096, 4096, 128);
   problem.causal = Causal::BottomRight;
-  EXPECT_EQ(kernel_of(problem, invented_cpu(2)), "cpu_simd_forward_bf16_d128_v128_m256n192_causal");
+  EXPECT_EQ(kernel_of(problem, invented_cpu(2)), "cpu_simd_forward_bf16_d128_v128_m512n128_causal");
 }
 
 TEST(heuristics_forward, many_cores_pick_smaller_query_tiles_before_they_idle) {
   const AttentionProblem problem = dense_problem(1, 4, 4, 2048, 2048, 64, DType::F32);
-  EXPECT_EQ(kernel_of(problem, invented_cpu(4)), "cpu_simd_forward_f32_d64_v64_m256n256");
-  EXPECT_EQ(kernel_of(problem, invented_cpu(64)), "cpu_simd_forward_f32_d64_v64_m64n256");
+  EXPECT_EQ(kernel_of(problem, invented_cpu(4)), "cpu_simd_forward_f32_d64_v64_m512n128");
+  EXPECT_EQ(kernel_of(problem, invented_cpu(64)), "cpu_simd_forward_f32_d64_v64_m64n128");
 }
 
 TEST(heuristics_forward, wide_heads_pick_short_key_tiles) {
@@ -67,8 +67,8 @@ TEST(heuristics_forward, requests_are_kept_up_to_the_work_there_is) {
   const CpuForwardConfig asked = choose_cpu_forward(problem, invented_cpu(2), 5, 3);
   EXPECT_EQ(asked.num_threads, 3) << "three parts are three items";
   EXPECT_EQ(asked.num_splits, 3);
-  EXPECT_EQ(choose_cpu_forward(problem, invented_cpu(2), 0, 1000).num_splits, 4)
-      << "1000 keys in tiles of 256";
+  EXPECT_EQ(choose_cpu_forward(problem, invented_cpu(2), 0, 1000).num_splits, 8)
+      << "1000 keys in tiles of 128";
   const CpuForwardConfig oversubscribed =
       choose_cpu_forward(dense_problem(4, 8, 8, 512, 512, 64), invented_cpu(2), 7, 1);
   EXPECT_EQ(oversubscribed.num_threads, 7);

@@ -78,7 +78,7 @@ TEST(make_plan, explanation_names_every_part_of_the_plan) {
   EXPECT_THAT(text,
               HasSubstr("  declined        sm80_forward: runs on an NVIDIA GPU, and the device is a CPU"));
   EXPECT_THAT(text,
-              HasSubstr("step 1            cpu_simd_forward_bf16_d128_v128_m8n192_causal: 4 work items"));
+              HasSubstr("step 1            cpu_simd_forward_bf16_d128_v128_m8n128_causal: 4 work items"));
   EXPECT_THAT(text, HasSubstr("step 2            cpu_merge_splits: 4 work items"));
   EXPECT_THAT(text, HasSubstr("splits            4 parts of the keys"));
   EXPECT_THAT(text, HasSubstr("  split_out       8.0 KiB"));

@@ -4,9 +4,9 @@
 //            key head) against a range of key blocks; every layout, dtype, mask and score feature
 // Tile       all rows x tile_n keys. Scores: 4 keys x 4 rows of dot-product accumulators, then a
 //            transposing sum. Output: 4 rows x 4 vectors of head_dim_v over the keys of the tile
-// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (rows
-//            whose last dimension is not contiguous, or not whole vectors, are first gathered as f32, with
-//            the same arithmetic). While the scores of a tile are computed, its V rows are prefetched;
+// Pipeline   K and V are read once, where they lie, and promoted in registers; nothing is packed (f8, and
+//            rows whose last dimension is not contiguous or not whole vectors, are first gathered as f32,
+//            with the same arithmetic). While the scores of a tile are computed, its V rows are prefetched;
 //            while its output is, the next tile's K rows are: rows of one head are apart by all heads, or
 //            scattered over pages, where the hardware's prefetcher loses them
 // Bound      memory: 2 (D + Dv) row-elements read per key for 2 g (D + Dv) FLOP, g query heads per key head
@@ -19,6 +19,8 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/simd/decode.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target
+#include <type_traits>
+
 #include "backends/cpu/simd/finish-inl.h"
 #include "backends/cpu/simd/score-inl.h"
 #include "backends/cpu/simd/targets-inl.h"
@@ -79,10 +81,16 @@ class DecodeItem {
 
   void run() {
     load_queries();
-    const bool direct = problem_.k.dim == 1 && problem_.v.dim == 1 && problem_.head_dim == dim_ &&
-                        problem_.head_dim_v == dim_v_;
-    if (direct) {
-      with_format(problem_.kv_dtype, [&]<class Format>(Format) { run_direct<Format>(); });
+    const bool whole_vectors = problem_.head_dim == dim_ && problem_.head_dim_v == dim_v_;
+    const DType kv = problem_.kv_dtype;
+    if (problem_.k.dim != 1 || problem_.v.dim != 1 || !whole_vectors) {
+      run_gathered();
+    } else if (kv == DType::F32) {
+      run_direct<LoadF32>();
+    } else if (kv == DType::BF16) {
+      run_direct<LoadBf16>();
+    } else if (kv == DType::F16) {
+      run_direct<LoadF16>();
     } else {
       run_gathered();
     }
@@ -163,7 +171,14 @@ class DecodeItem {
       with_format(problem_.kv_dtype, [&]<class Format>(Format) {
         const auto* k = static_cast<const typename Format::Raw*>(context_.args.k.data);
         const auto* v = static_cast<const typename Format::Raw*>(context_.args.v.data);
-        for (std::int64_t j = 0; j < keys.end - keys.begin; ++j) {
+        const std::int64_t last = keys.end - keys.begin - 1;
+        for (std::int64_t j = 0; j <= last; ++j) {
+          if (problem_.k.dim == 1) {
+            prefetch_row(k + scratch_.k_offsets[min_index(j + kPrefetchRows, last)], problem_.head_dim);
+          }
+          if (problem_.v.dim == 1) {
+            prefetch_row(v + scratch_.v_offsets[min_index(j + kPrefetchRows, last)], problem_.head_dim_v);
+          }
           load_row<Format>(k + scratch_.k_offsets[j], problem_.k.dim, problem_.head_dim,
                            scratch_.k + j * scratch_.k_stride);
           load_row<Format>(v + scratch_.v_offsets[j], problem_.v.dim, problem_.head_dim_v,
@@ -184,13 +199,9 @@ class DecodeItem {
              const TileRows<Format>& next_k, std::int64_t num_next) const {
     const std::int64_t num_keys = keys.end - keys.begin;
     if (num_keys <= 0) return;
-    for (std::int64_t r = 0; r < num_rows_; r += 4) {
-      switch (min_index(4, num_rows_ - r)) {
-        case 4: score_rows<4>(r, num_keys, k, v); break;
-        case 3: score_rows<3>(r, num_keys, k, v); break;
-        case 2: score_rows<2>(r, num_keys, k, v); break;
-        default: score_rows<1>(r, num_keys, k, v); break;
-      }
+    for (std::int64_t r = 0; r < num_rows_;) {
+      r += for_row_count(num_rows_ - r,
+                         [&](auto count) { score_rows<decltype(count)::value>(r, num_keys, k, v); });
     }
     // Rows of one query see the same keys: all rows when every query sees the whole tile, else query by
     // query.
@@ -204,6 +215,14 @@ class DecodeItem {
       if (begin < end) add_rows<Format>(r, r_end, keys.begin, begin, end, v, next_k, r == 0 ? num_next : 0);
       r = r_end;
     }
+  }
+
+  /// Calls f with 4, 2 or 1 rows as a constant, at most `left` of them; returns their number.
+  template <class F>
+  static HWY_INLINE std::int64_t for_row_count(std::int64_t left, const F& f) {
+    if (left >= 4) return f(std::integral_constant<int, 4>{}), 4;
+    if (left >= 2) return f(std::integral_constant<int, 2>{}), 2;
+    return f(std::integral_constant<int, 1>{}), 1;
   }
 
   bool rows_see(KeyRange keys, std::int64_t r_begin, std::int64_t r_end) const {
@@ -261,13 +280,10 @@ class DecodeItem {
       if (!rule_.direct) finish_scores(a, key_begin, begin, end);
       softmax(a, begin, end);
     }
-    for (; r < r_end; r += 4) {
-      switch (min_index(4, r_end - r)) {
-        case 4: weigh_values<4>(r, begin, end, v, next_k, num_next); break;
-        case 3: weigh_values<3>(r, begin, end, v, next_k, num_next); break;
-        case 2: weigh_values<2>(r, begin, end, v, next_k, num_next); break;
-        default: weigh_values<1>(r, begin, end, v, next_k, num_next); break;
-      }
+    while (r < r_end) {
+      r += for_row_count(r_end - r, [&](auto count) {
+        weigh_values<decltype(count)::value>(r, begin, end, v, next_k, num_next);
+      });
       num_next = 0;
     }
   }

@@ -37,9 +37,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr std::int64_t kM = kSubTileM;
-// Rows of one head are apart by all heads, or scattered over pages: the hardware's prefetcher does not find
-// them.
-constexpr std::int64_t kPrefetchRows = 8;
 // Keys of the softmax between two rounds of prefetching: a few cache lines at a time, a core waits for at
 // most 16.
 constexpr std::int64_t kStepKeys = 8;

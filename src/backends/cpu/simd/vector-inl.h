@@ -106,6 +106,10 @@ HWY_INLINE void with_format(DType dtype, F&& f) {
   }
 }
 
+/// How many rows ahead a loop over rows asks for them. Rows of one head are apart by all heads, or
+/// scattered over pages: the hardware's prefetcher does not find them.
+inline constexpr std::int64_t kPrefetchRows = 8;
+
 /// Asks for the n elements of a contiguous row in L2.
 template <class Raw>
 HWY_INLINE void prefetch_row(const Raw* row, std::int64_t n) {
@@ -118,8 +122,7 @@ HWY_INLINE void prefetch_row(const Raw* row, std::int64_t n) {
 
 /// dst[0..n) = row elements as f32, then zeros up to a multiple of kLanes.
 template <class Format>
-HWY_INLINE void load_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n,
-                         float* dst) {
+inline void load_row(const typename Format::Raw* row, std::int64_t dim_stride, std::int64_t n, float* dst) {
   std::int64_t d = 0;
   if (dim_stride == 1) {
     for (; d + kLanes <= n; d += kLanes) hn::StoreU(Format::load(row + d), kF32, dst + d);
