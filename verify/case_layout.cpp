@@ -104,7 +104,8 @@ class Layouter {
     return p;
   }
 
-  /// Rows of one buffer hold all heads of q, then of k, then of v. When the three cannot share rows, K and V share
+  /// Rows of one buffer hold all heads of q, then of k, then of v. When the three cannot share rows, K and V
+  /// share
   /// a buffer: the two halves of each page ([pages, 2, slots, H, D] if D = Dv), or of each row.
   void qkv_packed() {
     const std::int64_t width_q = c_.num_heads_q * c_.head_dim;

@@ -33,8 +33,10 @@ std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
   return 64;
 }
 
-// The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that meet them.
-// Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best; wide heads take 64
+// The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that
+// meet them.
+// Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best; wide heads
+// take 64
 // keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to Q^T and out^T.
 std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
   constexpr std::int64_t kScoreBytesPerKey = 64 * 4;
