@@ -21,7 +21,7 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * 
 std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
   constexpr std::int64_t kRowsOfMicroKernel = 8;
   constexpr std::int64_t kTilesPerThread = 4;
-  constexpr std::int64_t kMostElements = 512 * 512;
+  constexpr std::int64_t kMostElements = std::int64_t{512} * 512;
   const std::int64_t rows = problem.seqlen_q * problem.group();
   if (rows <= 64) return std::max(kRowsOfMicroKernel, round_up(rows, kRowsOfMicroKernel));
   for (const std::int64_t tile_m : {512, 256, 128}) {
@@ -39,7 +39,7 @@ std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
 // take 64
 // keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to Q^T and out^T.
 std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
-  constexpr std::int64_t kScoreBytesPerKey = 64 * 4;
+  constexpr std::int64_t kScoreBytesPerKey = std::int64_t{64} * 4;
   constexpr std::int64_t kWideHead = 256;
   if (std::max(problem.head_dim, problem.head_dim_v) > kWideHead) return 64;
   const std::int64_t fitting = device.l1_bytes_per_processor * 2 / 3 / kScoreBytesPerKey;
