@@ -7,7 +7,6 @@ Writes bench/results/cpu_<name>.json, from which make_tables.py makes the tables
 import argparse
 import datetime
 import json
-import math
 import re
 import subprocess
 import sys
@@ -17,26 +16,20 @@ import torch
 
 import contenders
 import machine
+import peaks
 import timing
 from cases import Problem, decode_problems, memory_problems, prefill_problems
 from onepass_c import Library, find_library
+from tensors import make_inputs
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def num_input_sets(problem: Problem) -> int:
-    """Prefill is bound by arithmetic: three sets. Decode is bound by memory: half as much again as the last-level
-    cache holds, within 3 GiB, so that no call finds its K and V in a cache."""
-    if not problem.is_decode:
-        return 3
-    wanted = min(1.5 * machine.last_level_cache_bytes(), 3 * 2**30)
-    return max(3, math.ceil(wanted / problem.bytes_read))
 
 
 def make_contenders(library: Library, problem: Problem, threads: int) -> tuple[dict[str, list], list]:
     """name -> one call per input set; and the input sets."""
     generator = torch.Generator().manual_seed(0)
-    sets = [problem.make_inputs(generator) for _ in range(num_input_sets(problem))]
+    sets = [make_inputs(problem, generator)
+            for _ in range(problem.num_input_sets(machine.last_level_cache_bytes()))]
     calls = {
         "onepass": [contenders.onepass_bshd(library, problem, s, threads) for s in sets],
         "onepass_bhsd": [contenders.onepass_bhsd(library, problem, s, threads) for s in sets],
@@ -57,7 +50,7 @@ def run_case(library: Library, problem: Problem, threads: int, rounds: int, seco
     samples = timing.interleave(calls, rounds, seconds_per_sample)
     return {
         "case": problem.text,
-        "kind": "decode" if problem.is_decode else "prefill",
+        "kind": problem.kind,
         "flops": problem.flops,
         "bytes": problem.bytes_read + problem.bytes_out,
         "input_sets": len(sets),
@@ -114,7 +107,7 @@ def main() -> None:
         "commit": machine.commit(ROOT),
         "date": datetime.date.today().isoformat(),
         "rounds": args.rounds,
-        "peaks": timing.measure_peaks(args.rounds),
+        "peaks": peaks.measure(args.rounds),
     }
     print(json.dumps(result, indent=2), file=sys.stderr)
 

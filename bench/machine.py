@@ -37,11 +37,14 @@ def last_level_cache_bytes() -> int:
 
 
 def commit(root: Path) -> str:
-    """The commit, with "+changes" when sources of the library differ from it."""
+    """The commit, with "+changes" when sources of the library differ from it; "unknown" outside a git repository."""
     def git(*args: str) -> str:
         return subprocess.run(["git", "-C", str(root), *args], check=True, capture_output=True, text=True).stdout.strip()
-    changed = git("status", "--porcelain", "--", "src", "include", "cmake", "CMakeLists.txt", "CMakePresets.json")
-    return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    try:
+        changed = git("status", "--porcelain", "--", "src", "include", "cmake", "CMakeLists.txt", "CMakePresets.json")
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def compiler(build: Path) -> str:
@@ -56,3 +59,18 @@ def compiler(build: Path) -> str:
 def load_average() -> float:
     """Tasks that ran in the last minute: a benchmark wants this to be low when it starts."""
     return round(os.getloadavg()[0], 2)
+
+
+NVIDIA_SMI_FIELDS = {"driver_version": "driver", "clocks.sm": "sm_mhz", "clocks.mem": "memory_mhz",
+                     "power.draw": "power_w", "power.limit": "power_limit_w", "temperature.gpu": "temperature_c"}
+
+
+def nvidia_smi(device_idx: int) -> dict | None:
+    """Driver, clocks and power of a GPU at this moment; None where nvidia-smi is missing or fails."""
+    command = ["nvidia-smi", f"--id={device_idx}", f"--query-gpu={','.join(NVIDIA_SMI_FIELDS)}",
+               "--format=csv,noheader,nounits"]
+    try:
+        line = subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.splitlines()[0]
+    except (OSError, IndexError, subprocess.SubprocessError):
+        return None
+    return dict(zip(NVIDIA_SMI_FIELDS.values(), map(str.strip, line.split(","))))

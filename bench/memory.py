@@ -18,6 +18,7 @@ import torch
 import contenders
 from cases import Problem
 from onepass_c import Library
+from tensors import make_inputs
 
 
 def status_bytes(field: str) -> int:
@@ -28,7 +29,7 @@ def status_bytes(field: str) -> int:
 
 
 def prepare(name: str, library: Path, problem: Problem, threads: int):
-    inputs = problem.make_inputs(torch.Generator().manual_seed(0))
+    inputs = make_inputs(problem, torch.Generator().manual_seed(0))
     if name == "onepass":
         return contenders.onepass_bhsd(Library(library), problem, inputs, threads)
     return {"torch": contenders.torch_sdpa, "materialised": contenders.materialised}[name](problem, inputs)

@@ -1,4 +1,4 @@
-"""onepass's forward call through its C ABI (include/onepass/onepass.h), for torch tensors in CPU memory."""
+"""onepass's forward call through its C ABI (include/onepass/onepass.h), for torch tensors on a CPU or a GPU."""
 
 import ctypes
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
@@ -8,7 +8,10 @@ import torch
 
 MAX_RANK = 5
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+DEVICES = {"cpu": 0, "cuda": 1}
 CAUSAL_BOTTOM_RIGHT = 1
+BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "cuda": 3}
+WORKSPACE_ALIGNMENT = 64
 
 
 class Tensor(ctypes.Structure):
@@ -34,16 +37,17 @@ class ForwardOptions(ctypes.Structure):
 def describe(tensor: torch.Tensor) -> Tensor:
     """The C view of a tensor; the caller keeps the tensor alive."""
     view = Tensor(struct_size=ctypes.sizeof(Tensor), data=tensor.data_ptr(), dtype=DTYPES[tensor.dtype],
-                  rank=tensor.dim())
+                  rank=tensor.dim(), device=DEVICES[tensor.device.type], device_idx=tensor.device.index or 0)
     view.shape[: tensor.dim()] = tensor.shape
     view.strides[: tensor.dim()] = tensor.stride()
     return view
 
 
 class Forward:
-    """One prepared call: the structs are filled here, so that calling it costs what a C program pays."""
+    """One prepared call: the structs are filled here, so that calling it costs what a C program pays. On a GPU the
+    call is queued on the default stream of the device, which is torch's default, too."""
 
-    def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int):
+    def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int = 0, backend: str = "auto"):
         self.library = library
         self.kept = (q, k, v, out)
         self.views = [describe(t) for t in self.kept]
@@ -54,6 +58,7 @@ class Forward:
         library.check(library.c.onepass_forward_options_init(byref(self.options), ctypes.sizeof(ForwardOptions)))
         self.options.causal = CAUSAL_BOTTOM_RIGHT if causal else 0
         self.options.num_threads = num_threads
+        self.options.backend = BACKENDS[backend]
         self.pointers = (byref(self.args), byref(self.options))
 
     def __call__(self) -> torch.Tensor:
@@ -62,14 +67,41 @@ class Forward:
         return self.kept[3]
 
     def explain(self) -> str:
-        """The plan of this call as text."""
-        plan, text = c_void_p(), ctypes.c_char_p()
-        self.library.check(self.library.c.onepass_plan_create(*self.pointers, None, byref(plan)))
-        try:
-            self.library.check(self.library.c.onepass_plan_explain(plan, byref(text)))
-            return text.value.decode()
-        finally:
-            self.library.c.onepass_plan_destroy(plan)
+        """The plan of this call on this machine's CPU, as text."""
+        return Plan(self).explain()
+
+
+class Plan:
+    """The plan of a Forward, made once; calling it is one onepass_plan_run in a workspace that is kept.
+
+    device: None for this machine's CPU, or the name of a known GPU ("h200").
+    """
+
+    def __init__(self, forward: Forward, device: str | None = None):
+        self.forward, self.library = forward, forward.library
+        self.c = self.library.c
+        self.handle = c_void_p()
+        name = device.encode() if device else None
+        self.library.check(self.c.onepass_plan_create(*forward.pointers, name, byref(self.handle)))
+        size = c_size_t()
+        self.library.check(self.c.onepass_plan_workspace_bytes(self.handle, byref(size)))
+        self.workspace_bytes = size.value
+        self.memory = torch.empty(size.value + WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=forward.kept[0].device)
+        address = -(-self.memory.data_ptr() // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+        self.run_arguments = (self.handle, forward.pointers[0], c_void_p(address if size.value else None), size)
+
+    def __call__(self) -> torch.Tensor:
+        if self.c.onepass_plan_run(*self.run_arguments) != 0:
+            self.library.fail()
+        return self.forward.kept[3]
+
+    def explain(self) -> str:
+        text = ctypes.c_char_p()
+        self.library.check(self.c.onepass_plan_explain(self.handle, byref(text)))
+        return text.value.decode()
+
+    def __del__(self):
+        self.c.onepass_plan_destroy(self.handle)
 
 
 class Library:
