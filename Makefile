@@ -1,5 +1,5 @@
 # The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
-.PHONY: help run build test bench format lint install sanitize asan tsan fuzz clean
+.PHONY: help run build test bench format lint install sanitize asan tsan fuzz layout-oracle clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
@@ -9,7 +9,7 @@ EXAMPLE := examples/data/minilm.safetensors
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 help:  ## show this list
-	@sed -n 's/^\([a-z][a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build  ## compute attention on real Q, K, V, check it against float64, explain the plan
 	$(ONEPASS) run --q $(EXAMPLE):q --k $(EXAMPLE):k --v $(EXAMPLE):v --check
@@ -58,6 +58,15 @@ fuzz:  ## search the file readers and the case text for faults, about a minute
 	cmake --preset fuzz
 	cmake --build --preset fuzz -j $(JOBS)
 	ctest --preset fuzz -j $(JOBS)
+
+layout-oracle:  ## check the GPU kernels' register and shared-memory maps against CuTe's layouts (fetches its headers)
+	@scripts/setup.sh test bench
+	test -x .venv/bin/pip || python3 -m venv .venv
+	.venv/bin/pip install --quiet --no-deps --requirement tests/layout_oracle/requirements.txt
+	cmake --preset layout-oracle \
+	  -D ONEPASS_LAYOUT_ORACLE="$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	cmake --build --preset layout-oracle
+	ctest --preset layout-oracle
 
 clean:  ## remove what was built
 	rm -rf build

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "backends/cuda/kernels/common/shared_row.h"
 #include "support/message.h"
 
 namespace onepass {
@@ -37,10 +38,9 @@ constexpr FlagField kFlags[] = {
     {"_split", &KernelSpec::split}, {"_qreg", &KernelSpec::query_resident},
 };
 
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-/// Bytes of a shared-memory row (kernels/common/tile_copy.cuh).
-int shared_pitch(int head_dim, int multiple) { return round_up(head_dim, multiple) * 2 + 16; }
+int shared_pitch(int head_dim, int multiple) {
+  return cuda::shared_pitch_bytes(cuda::round_up(head_dim, multiple));
+}
 
 /// Consumes the text of a name from the front.
 class Reader {

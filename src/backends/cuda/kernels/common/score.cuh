@@ -3,6 +3,7 @@
 
 #include "common/tile_range.h"
 #include "params.h"
+#include "ptx/fragment_maps.h"
 #include "ptx/math.cuh"
 #include "ptx/types.cuh"
 
@@ -34,7 +35,7 @@ ONEPASS_DEVICE float apply_score_terms(const ForwardParams& p, const ScoreRow& r
 template <class Element, int kScoreTiles>
 ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& row, int first_key,
                                       float (&s)[kScoreTiles][4], int r) {
-  const int column = first_key + 2 * static_cast<int>(threadIdx.x & 3);
+  const int column = first_key + accumulator_place(static_cast<int>(threadIdx.x) & 31, 2 * r).column;
 #pragma unroll
   for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
@@ -48,7 +49,7 @@ ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& ro
 /// -inf where the row does not see the key. A selection, never an addition: NaN outside the mask vanishes.
 template <int kScoreTiles>
 ONEPASS_DEVICE void apply_mask(KeyRange keys, int first_key, float (&s)[kScoreTiles][4], int r) {
-  const int column = first_key + 2 * static_cast<int>(threadIdx.x & 3);
+  const int column = first_key + accumulator_place(static_cast<int>(threadIdx.x) & 31, 2 * r).column;
   const int begin = static_cast<int>(keys.begin) - column, end = static_cast<int>(keys.end) - column;
 #pragma unroll
   for (int n = 0; n < kScoreTiles; ++n) {

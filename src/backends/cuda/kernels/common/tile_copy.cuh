@@ -1,23 +1,12 @@
 // Rows of a tensor in global memory to a tile in shared memory, zero-filled past the end.
-//
-// Shared rows have kPitch bytes: the padded head_dim plus 16, an odd number of 16-byte chunks, so that the eight
-// rows of an ldmatrix fall into different banks and every address is a base plus a constant (a swizzle would cost
-// an exclusive-or each).
 #pragma once
 
+#include "common/shared_row.h"
 #include "params.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {
-
-ONEPASS_DEVICE constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-template <int kHeadDim, int kMultiple = 16>
-struct SharedRow {
-  static constexpr int kPadded = round_up(kHeadDim, kMultiple);  // elements that products read
-  static constexpr int kPitch = kPadded * 2 + 16;         // bytes
-};
 
 /// kRows rows of kHeadDim elements by kThreads threads, eight threads a row, each taking every eighth piece of
 /// kLoadBytes. Bytes past head_dim become zeros and are not read.

@@ -1,4 +1,5 @@
 // Shared memory to mma fragments. PTX ISA 9.7.14.5.15 (ldmatrix).
+// fragment_maps.h says which row each lane addresses.
 #pragma once
 
 #include "ptx/types.cuh"

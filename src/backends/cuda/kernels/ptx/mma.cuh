@@ -1,9 +1,5 @@
 // Warp-wide matrix product m16n8k16 with f32 accumulators. PTX ISA 9.7.14.5.
-//
-// Fragment maps, lane l of 32: accumulator element e of 4 is row l / 4 + 8 * (e / 2), column 2 * (l % 4) + e % 2.
-// Operand A (16 x 16): register r of 4 holds two neighbours of row l / 4 + 8 * (r % 2), column 2 * (l % 4) +
-// 8 * (r / 2). Operand B (16 x 8): register r of 2 holds rows 2 * (l % 4) + 8 * r and the next, column l / 4.
-// An accumulator pair (n8 tiles 2k and 2k + 1) packed to 16 bits therefore is operand A of k16 step k.
+// fragment_maps.h says which element each register holds.
 #pragma once
 
 #include "ptx/types.cuh"

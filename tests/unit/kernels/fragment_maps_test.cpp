@@ -1,0 +1,80 @@
+#include "backends/cuda/kernels/ptx/fragment_maps.h"
+
+#include <gtest/gtest.h>
+
+#include <bitset>
+#include <set>
+#include <utility>
+
+#include "backends/cuda/kernels/common/shared_row.h"
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kLanes = 32;
+constexpr int kMaxHeadDim = 576, kMaxHeadDimV = 512;
+
+TEST(fragment_maps, every_element_of_an_accumulator_is_in_one_register) {
+  std::set<std::pair<int, int>> places;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int e = 0; e < 4; ++e) {
+      const TilePlace place = accumulator_place(lane, e);
+      EXPECT_TRUE(place.row >= 0 && place.row < 16 && place.column >= 0 && place.column < 8);
+      places.emplace(place.row, place.column);
+    }
+  }
+  EXPECT_EQ(places.size(), 16u * 8u);
+}
+
+// What the running softmax relies on: two shuffles, with lanes 1 and 2 apart, reduce over a whole row.
+TEST(fragment_maps, a_quad_of_lanes_shares_a_row_of_the_accumulator_and_no_other_lane_has_it) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int other = 0; other < kLanes; ++other) {
+      const bool same_quad = (lane ^ other) < 4;
+      for (int e = 0; e < 4; ++e) {
+        EXPECT_EQ(accumulator_place(lane, e).row == accumulator_place(other, e).row, same_quad);
+      }
+    }
+  }
+}
+
+/// An ldmatrix runs in four phases of eight lanes, 16 bytes a lane: together all 32 banks of 4 bytes, or it
+/// is slower.
+template <class PlaceOf>
+bool touches_every_bank_in_each_phase(int pitch_bytes, PlaceOf place_of) {
+  for (int phase = 0; phase < 4; ++phase) {
+    std::bitset<32> banks;
+    for (int lane = 8 * phase; lane < 8 * phase + 8; ++lane) {
+      const TilePlace place = place_of(lane);
+      const int address = place.row * pitch_bytes + 2 * place.column;
+      EXPECT_EQ(address % 16, 0);
+      for (int word = 0; word < 4; ++word) banks.set((address / 4 + word) % 32);
+    }
+    if (!banks.all()) return false;
+  }
+  return true;
+}
+
+TEST(fragment_maps, no_ldmatrix_has_a_bank_conflict_at_any_head_dim) {
+  for (int head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
+    const int pitch = shared_pitch_bytes(round_up(head_dim, 16));
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_a_place)) << "Q, head_dim " << head_dim;
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_place)) << "K, head_dim " << head_dim;
+  }
+  for (int head_dim_v = 8; head_dim_v <= kMaxHeadDimV; head_dim_v += 8) {
+    const int column_groups = (head_dim_v + 255) / 256;  // sm80/forward.cuh
+    const int pitch = shared_pitch_bytes(round_up(head_dim_v, 16 * column_groups));
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_trans_place))
+        << "V, head_dim " << head_dim_v;
+  }
+}
+
+TEST(fragment_maps, without_the_padding_there_would_be_conflicts) {
+  EXPECT_FALSE(touches_every_bank_in_each_phase(2 * 128, ldmatrix_a_place));
+}
+
+static_assert(SharedRow<40>::kPadded == 48 && SharedRow<40>::kPitch == 112);
+static_assert(SharedRow<264, 32>::kPadded == 288);
+
+}  // namespace
+}  // namespace onepass::cuda
