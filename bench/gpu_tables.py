@@ -82,7 +82,8 @@ def speed_table(result: dict, cases: list[dict]) -> str:
             return "-"
         r = case["results"][name]
         time = f"{duration(r['median_s'])}, " if decode else ""
-        return f"{time}{r[key]:.0f} ±{100 * r['spread']:.1f}%"
+        calls = " (calls)" if decode and r["graph"] != "used" else ""
+        return f"{time}{r[key]:.0f} ±{100 * r['spread']:.1f}%{calls}"
 
     names = others(cases)
     rows = [[f"`{c['case']}`", cell(c, "onepass"), *(cell(c, n) for n in names),

@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -45,10 +46,12 @@ class OnepassCall:
 
     def __init__(self, library: Library, device, problem: Problem, inputs: Inputs):
         q, k, v = (t.transpose(1, 2) for t in inputs)
-        self.out = torch.full_like(q, math.nan)
-        self.plan = Plan(Forward(library, q, k, v, self.out, problem.causal, backend=device.backend), device.plan_name)
+        self.device, self.out = device, torch.full_like(q, math.nan)
+        self.forward = Forward(library, q, k, v, self.out, problem.causal, backend=device.backend)
+        self.plan = Plan(self.forward, device.plan_name)
 
     def __call__(self) -> torch.Tensor:
+        self.forward.use_stream(self.device.stream)
         self.plan()
         return self.out.transpose(1, 2)
 
@@ -71,20 +74,28 @@ def reason_of(error: Exception, heard: list) -> str:
     return " | ".join(dict.fromkeys(lines))
 
 
-class Bench:
-    def __init__(self, device, library: Library, peers: dict[str, Peer], rounds: int, deadline: timing.Deadline,
-                 memory_order: str):
-        self.device, self.library, self.peers = device, library, peers
-        self.rounds, self.deadline, self.memory_order = rounds, deadline, memory_order
+class Contender(NamedTuple):
+    calls: list[Callable]  # one an input set; they own what they work on
+    timed: list[Callable]  # the calls, or one graph of them all
+    calls_per_timed: int
+    scope: Callable
+    facts: dict
 
-    def named(self, suite: str) -> dict[str, Peer]:
+
+class Bench:
+    def __init__(self, device, library: Library, peers: dict[str, Peer], args: argparse.Namespace):
+        self.device, self.library, self.peers = device, library, peers
+        self.rounds, self.memory_order, self.graphs = args.rounds, args.memory_order, not args.no_graph
+        self.deadline = timing.Deadline(args.budget)
+
+    def peers_of(self, suite: str) -> dict[str, Peer]:
         def make_onepass(problem: Problem, inputs: Inputs) -> OnepassCall:
             return OnepassCall(self.library, self.device, problem, inputs)
         extra = {name: PEERS[name] for name in SUITE_PEERS.get(suite, ())}
         return {"onepass": Peer("torch", make_onepass)} | self.peers | extra
 
     def prepare(self, name: str, peer: Peer, problem: Problem, sets: list[Inputs],
-                reference: contenders.Reference) -> tuple[list[Callable], dict]:
+                reference: contenders.Reference) -> Contender:
         """A contender's calls, checked, with what is measured once."""
         with peer.scope():
             calls = [peer.make(problem, inputs) for inputs in sets]
@@ -92,7 +103,12 @@ class Bench:
             facts["host_s"] = host_seconds(calls[0], self.device)
             facts["beyond_bytes"] = (calls[0].plan.workspace_bytes if name == "onepass" else
                                      self.device.beyond_bytes(calls[0], problem.bytes_out))
-        return calls, facts
+            if not (problem.is_decode and self.graphs):
+                return Contender(calls, calls, 1, peer.scope, facts | {"graph": "not used"})
+            try:  # a call is shorter than the time that the host needs to queue it
+                return Contender(calls, [self.device.capture(calls)], len(calls), peer.scope, facts | {"graph": "used"})
+            except Exception as error:  # timed as calls then; the tables say so
+                return Contender(calls, calls, 1, peer.scope, facts | {"graph": f"failed: {reason_of(error, [])}"})
 
     def run_case(self, suite: str, problem: Problem) -> dict:
         begin = time.perf_counter()
@@ -101,30 +117,32 @@ class Bench:
                 for _ in range(problem.num_input_sets(self.device.cache_bytes))]
         heads_at_once = max(1, SCORES_AT_ONCE // (problem.seqlen_q * problem.seqlen_k))
         reference = contenders.Reference(problem, sets[-1], self.device.exact_type, heads_at_once)
-        calls, facts, refused, scopes = {}, {}, {}, {}
-        for name, peer in self.named(suite).items():
+        ready: dict[str, Contender] = {}
+        refused: dict[str, str] = {}
+        for name, peer in self.peers_of(suite).items():
             with warnings.catch_warnings(record=True) as heard:
                 warnings.simplefilter("always")
                 try:
-                    calls[name], facts[name] = self.prepare(name, peer, problem, sets, reference)
-                    scopes[name] = peer.scope
+                    ready[name] = self.prepare(name, peer, problem, sets, reference)
                 except contenders.WrongResult as error:
                     refused[name] = str(error).splitlines()[0]
                 except Exception as error:  # whatever a peer raises is its reason
                     refused[name] = reason_of(error, heard)
             self.require_gpu()
         del reference
-        samples = timing.interleave(calls, self.rounds, BURST_S, self.device, scopes, self.deadline)
+        samples = timing.interleave({name: c.timed for name, c in ready.items()}, self.rounds, BURST_S, self.device,
+                                    {name: c.scope for name, c in ready.items()}, self.deadline)
         self.require_gpu()
         result = {"suite": suite, "case": problem.text, "kind": problem.kind, "flops": problem.conventional_flops,
                   "bytes": problem.bytes_read + problem.bytes_out, "input_sets": len(sets), "results": {},
                   "refused": refused}
-        if "onepass" in calls:
-            result["kernel"] = kernel_name(calls["onepass"][0].plan.explain())
-        for name, values in samples.items():
-            summary = timing.summary(values)
-            result["results"][name] = summary | {"tflops": problem.conventional_flops / summary["median_s"] / 1e12,
-                                                 "gbytes_per_s": result["bytes"] / summary["median_s"] / 1e9} | facts[name]
+        if "onepass" in ready:
+            result["kernel"] = kernel_name(ready["onepass"].calls[0].plan.explain())
+        for name, contender in ready.items():
+            summary = timing.summary([s / contender.calls_per_timed for s in samples[name]])
+            rates = {"tflops": problem.conventional_flops / summary["median_s"] / 1e12,
+                     "gbytes_per_s": result["bytes"] / summary["median_s"] / 1e9}
+            result["results"][name] = summary | rates | contender.facts
         return result | {"wall_s": round(time.perf_counter() - begin, 3)}
 
     def require_gpu(self) -> None:
@@ -171,6 +189,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--budget", type=float, help="seconds after which no case and no round starts")
     parser.add_argument("--memory-order", choices=["bshd", "bhsd"], default="bshd", help="of every tensor, for all alike")
+    parser.add_argument("--no-graph", action="store_true", help="decode: time calls, not CUDA graphs of them")
     parser.add_argument("--device", type=int, default=0, help="index of the GPU")
     parser.add_argument("--library", type=Path, help="libonepass.so (default: that of build/release)")
     parser.add_argument("--commit", help="what the library was built from, where there is no git repository")
@@ -195,7 +214,6 @@ def select(suite: str, only: str, shrink: int) -> list[tuple[str, Problem]]:
 
 def main() -> int:
     args = arguments()
-    deadline = timing.Deadline(args.budget)
     wanted = select(args.suite, args.only, 64 if args.dry_run else 1)
     if not wanted:
         raise SystemExit(f"bench: no case matches --only '{args.only}'.\n  Fix: see bench/cases.py for the cases.")
@@ -224,12 +242,12 @@ def main() -> int:
         "cases": [],
     }
     said: set[tuple[str, str]] = set()
-    bench = Bench(device, library, peers, args.rounds, deadline, args.memory_order)
+    bench = Bench(device, library, peers, args)
     with torch.inference_mode():
         result["peaks"] = device.peaks(args.rounds)
         print(json.dumps(result | {"cut": len(wanted)}, indent=2), file=sys.stderr, flush=True)
         for suite, problem in wanted:
-            if deadline.passed():
+            if bench.deadline.passed():
                 break
             try:
                 case = bench.run_case(suite, problem)

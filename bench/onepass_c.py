@@ -24,7 +24,7 @@ class ForwardArgs(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t)] + [
         (name, POINTER(Tensor)) for name in
         ("q", "k", "v", "out", "softmax_lse", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "block_table",
-         "alibi_slopes", "bias", "sinks", "k_descale", "v_descale")]
+         "alibi_slopes", "bias", "sinks", "k_descale", "v_descale")] + [("stream", c_void_p)]
 
 
 class ForwardOptions(ctypes.Structure):
@@ -45,7 +45,7 @@ def describe(tensor: torch.Tensor) -> Tensor:
 
 class Forward:
     """One prepared call: the structs are filled here, so that calling it costs what a C program pays. On a GPU the
-    call is queued on the default stream of the device, which is torch's default, too."""
+    call is queued on `stream`, a CUstream as a number; 0 is the default stream, which is torch's default, too."""
 
     def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int = 0, backend: str = "auto"):
         self.library = library
@@ -60,6 +60,9 @@ class Forward:
         self.options.num_threads = num_threads
         self.options.backend = BACKENDS[backend]
         self.pointers = (byref(self.args), byref(self.options))
+
+    def use_stream(self, stream: int) -> None:
+        self.args.stream = stream
 
     def __call__(self) -> torch.Tensor:
         if self.library.c.onepass_forward(*self.pointers) != 0:
