@@ -37,7 +37,7 @@ def is_causal(case: dict) -> bool:
 def length_figure(result: dict) -> plt.Figure:
     """One panel a head_dim and mask; the f16 cases, one length alone, are left to the table."""
     cases = [c for c in finished(result, "forward") if c["case"].startswith("bf16")]
-    dims = sorted({field(c, "d") for c in cases})
+    dims, lengths = (sorted({field(c, name) for c in cases}) for name in ("d", "sk"))
     figure, axes = plt.subplots(2, len(dims), figsize=(4 * len(dims), 6), sharex=True, sharey=True, squeeze=False)
     for row, causal in enumerate((False, True)):
         for column, d in enumerate(dims):
@@ -49,6 +49,7 @@ def length_figure(result: dict) -> plt.Figure:
                     panel.plot(*zip(*points), marker="o", markersize=3, linewidth=2 if name == "onepass" else 1,
                                label=NAMES.get(name, name))
             panel.set_xscale("log", base=2)
+            panel.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
             panel.set_title(f"head_dim {d}{', causal' if causal else ''}", fontsize=10)
             panel.grid(alpha=0.3)
     for panel in axes[-1]:
@@ -82,7 +83,7 @@ def roofline_figure(result: dict) -> plt.Figure:
     panel.set_xlabel("FLOP per byte, each tensor moved once")
     panel.set_ylabel("TFLOP/s")
     panel.grid(alpha=0.3, which="both")
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=8, loc="lower right")
     panel.set_title(f"Roofline, {result['gpu']['name']}")
     figure.tight_layout()
     return figure
