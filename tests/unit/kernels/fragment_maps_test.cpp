@@ -12,7 +12,7 @@ namespace onepass::cuda {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr int kMaxHeadDim = 576, kMaxHeadDimV = 512;
+constexpr int kMaxHeadDim = 576;
 
 TEST(fragment_maps, every_element_of_an_accumulator_is_in_one_register) {
   std::set<std::pair<int, int>> places;
@@ -55,18 +55,38 @@ bool touches_every_bank_in_each_phase(int pitch_bytes, PlaceOf place_of) {
   return true;
 }
 
-TEST(fragment_maps, no_ldmatrix_has_a_bank_conflict_at_any_head_dim) {
+/// Calls `check` with the pitch of rows of every head_dim; where two warps share rows, each of them gets whole
+/// tiles of 16 columns, so rows are padded to 32.
+template <class Check>
+void for_every_pitch(Check check) {
   for (int head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
-    const int pitch = shared_pitch_bytes(round_up(head_dim, 16));
-    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_a_place)) << "Q, head_dim " << head_dim;
-    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_place)) << "K, head_dim " << head_dim;
+    for (const int multiple : {16, 32}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " padded to a multiple of " << multiple);
+      check(shared_pitch_bytes(round_up(head_dim, multiple)));
+    }
   }
-  for (int head_dim_v = 8; head_dim_v <= kMaxHeadDimV; head_dim_v += 8) {
-    const int column_groups = (head_dim_v + 255) / 256;  // sm80/forward.cuh
-    const int pitch = shared_pitch_bytes(round_up(head_dim_v, 16 * column_groups));
-    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_trans_place))
-        << "V, head_dim " << head_dim_v;
-  }
+}
+
+TEST(fragment_maps, no_ldmatrix_has_a_bank_conflict_at_any_head_dim) {
+  for_every_pitch([](int pitch) {
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_a_place)) << "Q, P";
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_place)) << "K";
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, ldmatrix_b_trans_place)) << "V";
+  });
+}
+
+// P between warps and O on its way out: a lane stores two neighbours of a row, four bytes.
+TEST(fragment_maps, no_store_of_packed_accumulators_has_a_bank_conflict_at_any_head_dim) {
+  for_every_pitch([](int pitch) {
+    for (const int element : {0, 2}) {
+      std::bitset<32> banks;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const TilePlace place = accumulator_place(lane, element);
+        banks.set((place.row * pitch + 2 * place.column) / 4 % 32);
+      }
+      EXPECT_TRUE(banks.all()) << "element " << element;
+    }
+  });
 }
 
 TEST(fragment_maps, without_the_padding_there_would_be_conflicts) {
