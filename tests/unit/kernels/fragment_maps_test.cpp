@@ -55,8 +55,8 @@ bool touches_every_bank_in_each_phase(int pitch_bytes, PlaceOf place_of) {
   return true;
 }
 
-/// Calls `check` with the pitch of rows of every head_dim; where two warps share rows, each of them gets whole
-/// tiles of 16 columns, so rows are padded to 32.
+/// Calls `check` with the pitch of rows of every head_dim. Where two warps share rows, each of them gets
+/// whole tiles of 16 columns, so rows are padded to 32.
 template <class Check>
 void for_every_pitch(Check check) {
   for (int head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
