@@ -67,7 +67,7 @@ def summary(result: dict) -> str:
             shared = [c for c in cases if name in c["results"]]
             share = statistics.median(share_of_peak(result, c) for c in shared)
             peak = "copy bandwidth" if suite == "decode" else "matrix product"
-            rows.append([f"{suite} ({len(shared)} cases)", NAMES[name],
+            rows.append([f"{suite} ({len(shared)} case{'s' if len(shared) > 1 else ''})", NAMES[name],
                          mean_and_range([speedup(c, name) for c in shared]), f"{100 * share:.0f} % of the {peak}"])
     header = ["GPU", "peer", "speed over the peer: geometric mean (range)", "onepass's median share of peak"]
     return "\n\n".join(filter(None, [machine_line(result), table(header, rows) if rows else ""]))

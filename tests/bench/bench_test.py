@@ -130,9 +130,9 @@ def invented_result():
 class Tables(unittest.TestCase):
     def test_summary_compares_only_what_both_have(self):
         text = gpu_tables.summary(invented_result())
-        self.assertIn("| forward (1 cases) | torch, FLASH_ATTENTION | 2.00x (2.00 to 2.00) | 50 % of the matrix product |",
+        self.assertIn("| forward (1 case) | torch, FLASH_ATTENTION | 2.00x (2.00 to 2.00) | 50 % of the matrix product |",
                       text)
-        self.assertIn("| decode (1 cases) | torch, FLASH_ATTENTION | 1.00x (1.00 to 1.00) | 50 % of the copy bandwidth |",
+        self.assertIn("| decode (1 case) | torch, FLASH_ATTENTION | 1.00x (1.00 to 1.00) | 50 % of the copy bandwidth |",
                       text)
 
     def test_full_has_every_case_and_says_what_has_no_number(self):
