@@ -54,7 +54,7 @@ Work exact_work(const Plan& plan, const ForwardArguments& args) {
     const cpu::Sequence s = cpu::sequence_at(problem, args, b);
     one.seqlen_q = one.total_q = s.seqlen_q;
     one.seqlen_k = one.total_k = s.seqlen_k;
-    const Accounting accounting = account_forward(one, plan.device, plan.tile_m);
+    const Accounting accounting = account_forward(one, plan.device, plan.tile_m, plan.tile_heads);
     work.flops += accounting.flops;
     work.bytes += accounting.bytes_lower_bound;
   }

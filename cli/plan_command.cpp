@@ -47,7 +47,7 @@ Answer ask(const AttentionProblem& problem, const PlanRequest& request, const De
     answer.accounting = answer.plan->accounting;
     return answer;
   }
-  answer.accounting = account_forward(problem, device, kAssumedTileM);
+  answer.accounting = account_forward(problem, device, kAssumedTileM, problem.group());
   return answer;
 }
 

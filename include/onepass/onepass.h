@@ -225,7 +225,8 @@ ONEPASS_API onepass_status onepass_forward(const onepass_forward_args* args,
  * onepass_plan_destroy. Depends on shapes, strides, dtypes, options, length bounds and `device` only: tensor
  * data may be NULL, except that bounds not given in `options` are read from index tensors in host memory.
  *   options  may be NULL for the defaults
- *   device   NULL for this machine's CPU, or a known GPU: "a100", "h100", "h200", "l40s", "rtx4090", "b200"
+ *   device   NULL for the one that the tensors are on, or a known GPU: "a100", "h100", "h200", "l40s",
+ *            "rtx4090", "b200"
  * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY. */
 ONEPASS_API onepass_status onepass_plan_create(const onepass_forward_args* args,
                                                const onepass_forward_options* options, const char* device,

@@ -83,9 +83,10 @@ struct ONEPASS_API Plan {
   std::string implementation;     ///< name of the one that accepted
   std::vector<Decline> declines;  ///< those asked before it
   std::vector<PlanStep> steps;
-  std::int64_t tile_m = 0;  ///< query rows of one tile
-  std::int64_t tile_n = 0;  ///< key rows of one tile
-  int num_splits = 1;       ///< parts the keys are split into
+  std::int64_t tile_m = 0;      ///< query rows of one tile
+  std::int64_t tile_n = 0;      ///< key rows of one tile
+  std::int64_t tile_heads = 1;  ///< query heads of one key head whose rows fill a tile together
+  int num_splits = 1;           ///< parts the keys are split into
   int num_threads = 1;
   std::vector<WorkspacePiece> workspace;
   Accounting accounting;

@@ -162,17 +162,20 @@ ForwardOptions options_of(const char* call, const onepass_forward_options* given
   return options;
 }
 
-DeviceInfo device_of(const char* call, const char* name) {
-  if (name == nullptr) return this_cpu();
+DeviceInfo device_named(const char* call, const char* name) {
   if (const auto device = find_device(name)) return *device;
   throw_invalid(call, fmt::format("device is \"{}\"", name),
-                fmt::format("NULL for this machine's CPU, or one of {}", fmt::join(known_devices(), ", ")),
+                fmt::format("NULL for the device that the tensors are on, or one of {}",
+                            fmt::join(known_devices(), ", ")),
                 "correct the name");
 }
 
 Plan plan_of(const char* call, const onepass_forward_args* args, const onepass_forward_options* options,
              const char* device) {
-  return onepass::plan(arguments_of(call, args), options_of(call, options), device_of(call, device));
+  const ForwardArguments arguments = arguments_of(call, args);
+  const ForwardOptions chosen = options_of(call, options);
+  if (device == nullptr) return onepass::plan(arguments, chosen);
+  return onepass::plan(arguments, chosen, device_named(call, device));
 }
 
 /// DLPack's DLTensor, whose layout has not changed since dlpack.h 0.2.

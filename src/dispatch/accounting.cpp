@@ -68,7 +68,8 @@ double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index gr
   return keys + static_cast<double>(last.end - last.begin);
 }
 
-Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m) {
+Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m,
+                           std::int64_t tile_heads) {
   const auto batch = static_cast<double>(problem.batch);
   const auto heads_q = static_cast<double>(problem.num_heads_q);
   const auto heads_k = static_cast<double>(problem.num_heads_k);
@@ -76,7 +77,6 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   const auto seqlen_k = static_cast<double>(problem.seqlen_k);
   const auto total_q = static_cast<double>(problem.total_q);
   const auto total_k = static_cast<double>(problem.total_k);
-  const auto group = static_cast<double>(problem.group());
   const auto dims = static_cast<double>(problem.head_dim + problem.head_dim_v);
   const auto q_bytes = static_cast<double>(dtype_bytes(problem.q_dtype));
   const auto kv_bytes = static_cast<double>(dtype_bytes(problem.kv_dtype));
@@ -100,13 +100,12 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   if (problem.k_layout != SequenceLayout::Dense) keys_once = std::min(keys_once, total_k);
   double keys_visited = 0;
   if (is_ragged(problem)) {
-    const double tiles = (total_q * group) / static_cast<double>(tile_m) + batch;
-    const Index most_tiles = (problem.seqlen_q * problem.group() + tile_m - 1) / tile_m;
+    const double tiles = total_q * static_cast<double>(tile_heads) / static_cast<double>(tile_m) + batch;
+    const Index most_tiles = (problem.seqlen_q * tile_heads + tile_m - 1) / tile_m;
     keys_visited = std::min(tiles, batch * static_cast<double>(most_tiles)) * seqlen_k;
     if (packed_k) keys_visited = std::min(keys_visited, total_k * static_cast<double>(most_tiles));
   } else {
-    keys_visited =
-        batch * count_visited_keys(band, problem.seqlen_q, problem.seqlen_k, problem.group(), tile_m);
+    keys_visited = batch * count_visited_keys(band, problem.seqlen_q, problem.seqlen_k, tile_heads, tile_m);
   }
   const double all_keys = problem.k_layout == SequenceLayout::Packed ? total_k : batch * seqlen_k;
 
@@ -116,7 +115,8 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   Accounting a;
   a.flops = 2 * dims * heads_q * pairs;
   a.bytes_materialised = q_and_out + all_keys * bytes_per_key + 4 * heads_q * all_pairs * q_bytes;
-  a.bytes_one_pass = q_and_out + keys_visited * bytes_per_key;
+  const double tiles_per_key_head = static_cast<double>(problem.group()) / static_cast<double>(tile_heads);
+  a.bytes_one_pass = q_and_out + keys_visited * tiles_per_key_head * bytes_per_key;
   a.bytes_lower_bound = q_and_out + keys_once * bytes_per_key;
   a.intensity_materialised = ratio(a.flops, a.bytes_materialised);
   a.intensity_one_pass = ratio(a.flops, a.bytes_one_pass);

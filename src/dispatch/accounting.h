@@ -22,7 +22,10 @@ double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index gr
 /// Exact when every sequence has the full length. For ragged problems (packed, paged or with seqused) lengths
 /// are unknown here, and each number is an upper bound from the longest lengths and the totals.
 /// Works for every device, also one that no implementation serves.
-Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m);
+///
+/// A query tile has tile_m rows, from tile_heads query heads that share a key head.
+Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m,
+                           std::int64_t tile_heads);
 
 /// Sequences may be shorter than seqlen_q, seqlen_k, so that the accounting is an upper bound.
 bool is_ragged(const AttentionProblem& problem);

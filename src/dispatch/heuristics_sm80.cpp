@@ -28,22 +28,27 @@ bool has_score_terms(const AttentionProblem& problem) {
 }
 
 struct Tile {
-  int tile_m, tile_n, num_warps, stages, min_blocks;
+  int tile_m, tile_n, num_warps, column_groups, stages, min_blocks;
   bool query_resident;
 };
 
-/// Tiles by head_dim. Registers bound them: 32 rows of O a warp up to head_dim_v 128, 16 rows above.
+/// Tiles by head_dim. Registers bound them: a warp holds 32 rows x 128 or 16 rows x 256 columns of O.
 Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t rows) {
   const std::int64_t wide = std::max(problem.head_dim, problem.head_dim_v);
-  const bool small_shared =
-      device.shared_bytes_per_block < std::int64_t{140} * 1024;  // sm_86 and sm_89 have 99 KiB
-  const bool terms = has_score_terms(problem);                   // they need registers of their own
-  if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 2, false};
-  if (wide <= 64) return {128, 64, 4, 2, 2, true};
-  if (wide <= 128) return {128, 64, 4, 1, 2, false};
-  if (wide <= 256) return small_shared ? Tile{64, 32, 4, 1, 1, false} : Tile{64, 64, 4, 1, 2, false};
-  const int column_groups = problem.head_dim_v > 256 ? 2 : 1;  // warps that share rows (sm80/forward.cuh)
-  return {32, small_shared ? 16 : 32, 2 * column_groups, 1, 1, false};
+  const std::int64_t shared = device.shared_bytes_per_block;
+  const bool small_shared = shared < std::int64_t{140} * 1024;  // sm_86 and sm_89 have 99 KiB
+  const bool large_shared = shared > std::int64_t{200} * 1024;  // room for two blocks of head_dim 256 an SM
+  const bool terms = has_score_terms(problem);                  // they need registers of their own
+  if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 1, 2, false};
+  if (wide <= 64) return {128, 64, 4, 1, 2, 2, true};
+  if (wide <= 128) return {128, 64, 4, 1, 1, 2, false};
+  if (wide <= 256) {
+    if (small_shared) return {64, 32, 4, 1, 1, 1, false};
+    if (large_shared || rows <= 64) return {64, 64, 4, 2, 1, 2, false};
+    return {128, 64, 8, 2, 1, 1, false};
+  }
+  if (problem.head_dim_v <= 256) return {32, small_shared ? 16 : 32, 2, 1, 1, 1, false};
+  return small_shared ? Tile{16, 32, 2, 2, 1, 1, false} : Tile{32, 32, 4, 2, 1, 1, false};
 }
 
 /// Parts of the keys that fill the GPU: as many as leave each block a few key tiles.
@@ -102,6 +107,7 @@ Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInf
   spec.tile_m = tile.tile_m;
   spec.tile_n = tile.tile_n;
   spec.num_warps = tile.num_warps;
+  spec.column_groups = tile.column_groups;
   spec.stages = tile.stages;
   spec.min_blocks = tile.min_blocks;
   spec.query_resident = tile.query_resident;

@@ -15,6 +15,7 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
       choose_cpu_forward(problem, plan.device, request.num_threads, request.num_splits);
   plan.tile_m = config.tile_m;
   plan.tile_n = config.tile_n;
+  plan.tile_heads = problem.group();
   plan.num_splits = config.num_splits;
   plan.num_threads = config.num_threads;
   plan.steps.push_back({forward_kernel_name("cpu_simd_forward", problem, config.tile_m, config.tile_n),
@@ -35,6 +36,7 @@ void lay_out_cpu_reference(Plan& plan, const PlanRequest& request) {
   const int threads = request.num_threads > 0 ? request.num_threads : plan.device.num_processors;
   plan.tile_m = 1;
   plan.tile_n = std::max<std::int64_t>(1, problem.seqlen_k);
+  plan.tile_heads = problem.group();
   plan.num_threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, std::max(1, threads)));
   plan.steps.push_back({forward_kernel_name("cpu_reference_forward", problem, plan.tile_m, plan.tile_n), rows,
                         plan.num_threads});

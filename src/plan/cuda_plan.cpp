@@ -32,6 +32,7 @@ void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
   const Sm80ForwardConfig config = choose_sm80_forward(problem, plan.device, request.num_splits);
   plan.tile_m = config.forward.tile_m;
   plan.tile_n = config.forward.tile_n;
+  plan.tile_heads = config.forward.pack_gqa ? problem.group() : 1;
   plan.num_splits = config.num_splits;
   plan.num_threads = num_threads(config.forward);
   if (has_unowned_rows(problem)) {

@@ -92,6 +92,7 @@ std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo
 }
 
 std::string Plan::explain() const {
+  const bool cpu = device.kind == DeviceInfo::Kind::Cpu;
   std::string text;
   add_problem_and_device(text, *problem, device);
   add_line(text, "implementation", implementation);
@@ -99,15 +100,16 @@ std::string Plan::explain() const {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);
   }
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    add_line(text, fmt::format("step {}", i + 1),
-             fmt::format("{}: {} work items on {} threads", steps[i].kernel, steps[i].num_work_items,
-                         steps[i].num_threads));
+    add_line(
+        text, fmt::format("step {}", i + 1),
+        fmt::format(fmt::runtime(cpu ? "{}: {} work items on {} threads" : "{}: {} blocks of {} threads"),
+                    steps[i].kernel, steps[i].num_work_items, steps[i].num_threads));
   }
   add_line(text, "tiles",
-           fmt::format("{} query rows ({} query heads share a key head) x {} keys", tile_m, problem->group(),
-                       tile_n));
+           fmt::format("{} rows (queries of {} head{}) x {} keys", tile_m, tile_heads,
+                       tile_heads == 1 ? "" : "s that share a key head", tile_n));
   add_line(text, "splits",
-           num_splits == 1 ? "1: the keys of a tile are read by one thread"
+           num_splits == 1 ? "1: the keys of a tile are read in one piece"
                            : fmt::format("{} parts of the keys, merged afterwards", num_splits));
   add_line(text, "workspace", bytes_text(static_cast<double>(workspace_bytes())));
   for (const WorkspacePiece& piece : workspace) {

@@ -9,7 +9,7 @@
 namespace onepass {
 
 /// Problem, device, FLOPs, bytes, intensity, ridge and lower bound in time, as aligned lines.
-/// For devices that no implementation serves too; `accounting` is account_forward(problem, device, tile_m).
+/// For devices that no implementation serves too; `accounting` is what account_forward gives.
 std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo& device,
                                const Accounting& accounting);
 

@@ -34,7 +34,7 @@ Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequ
     }
     plan.implementation = implementation.name;
     implementation.lay_out(plan, request);
-    plan.accounting = account_forward(problem, device, plan.tile_m);
+    plan.accounting = account_forward(problem, device, plan.tile_m, plan.tile_heads);
     return plan;
   }
   throw_not_supported(call, plan);

@@ -25,9 +25,10 @@ struct NumberField {
   int KernelSpec::*member;
 };
 constexpr NumberField kNumbers[] = {
-    {"_d", &KernelSpec::head_dim},  {"_v", &KernelSpec::head_dim_v}, {"_m", &KernelSpec::tile_m},
-    {"n", &KernelSpec::tile_n},     {"w", &KernelSpec::num_warps},   {"s", &KernelSpec::stages},
-    {"b", &KernelSpec::min_blocks}, {"_l", &KernelSpec::load_bytes}, {"s", &KernelSpec::store_bytes},
+    {"_d", &KernelSpec::head_dim},   {"_v", &KernelSpec::head_dim_v}, {"_m", &KernelSpec::tile_m},
+    {"n", &KernelSpec::tile_n},      {"w", &KernelSpec::num_warps},   {"c", &KernelSpec::column_groups},
+    {"s", &KernelSpec::stages},      {"b", &KernelSpec::min_blocks},  {"_l", &KernelSpec::load_bytes},
+    {"s", &KernelSpec::store_bytes},
 };
 struct FlagField {
   std::string_view text;
@@ -117,10 +118,10 @@ int num_threads(const KernelSpec& spec) { return 32 * spec.num_warps; }
 
 std::size_t shared_bytes(const KernelSpec& spec) {
   if (spec.family != KernelFamily::Sm80Forward) return 0;
-  const int column_groups = (spec.head_dim_v + 255) / 256;
-  const int pitch_k = shared_pitch(spec.head_dim, 16),
-            pitch_v = shared_pitch(spec.head_dim_v, 16 * column_groups);
-  const int loop = spec.tile_m * pitch_k + spec.stages * spec.tile_n * (pitch_k + pitch_v);
+  const int groups = spec.column_groups;
+  const int pitch_k = shared_pitch(spec.head_dim, 16), pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
+  const int exchange = groups > 1 ? spec.tile_m * (shared_pitch(spec.tile_n, 16) + 4 * groups) : 0;
+  const int loop = spec.tile_m * pitch_k + spec.stages * spec.tile_n * (pitch_k + pitch_v) + exchange;
   return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));
 }
 

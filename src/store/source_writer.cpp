@@ -36,7 +36,8 @@ namespace onepass::cuda {{
 struct Spec {{
   using Element = {element};
   static constexpr int kHeadDim = {head_dim}, kHeadDimV = {head_dim_v};
-  static constexpr int kTileM = {tile_m}, kTileN = {tile_n}, kWarps = {num_warps}, kStages = {stages};
+  static constexpr int kTileM = {tile_m}, kTileN = {tile_n}, kWarps = {num_warps};
+  static constexpr int kColumnGroups = {column_groups}, kStages = {stages};
   static constexpr int kLoadBytes = {load_bytes}, kStoreBytes = {store_bytes};
   static constexpr bool kPaged = {paged}, kScoreTerms = {score_terms}, kSplit = {split};
   static constexpr bool kPackGqa = {pack_gqa}, kQueryResident = {query_resident};
@@ -54,13 +55,14 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
                      fmt::arg("file", text.file), fmt::arg("element", element_of(spec.dtype)),
                      fmt::arg("head_dim", spec.head_dim), fmt::arg("head_dim_v", spec.head_dim_v),
                      fmt::arg("tile_m", spec.tile_m), fmt::arg("tile_n", spec.tile_n),
-                     fmt::arg("num_warps", spec.num_warps), fmt::arg("stages", spec.stages),
-                     fmt::arg("load_bytes", spec.load_bytes), fmt::arg("store_bytes", spec.store_bytes),
-                     fmt::arg("paged", spec.paged), fmt::arg("score_terms", spec.score_terms),
-                     fmt::arg("split", spec.split), fmt::arg("pack_gqa", spec.pack_gqa),
-                     fmt::arg("query_resident", spec.query_resident), fmt::arg("type", text.type),
-                     fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
-                     fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
+                     fmt::arg("num_warps", spec.num_warps), fmt::arg("column_groups", spec.column_groups),
+                     fmt::arg("stages", spec.stages), fmt::arg("load_bytes", spec.load_bytes),
+                     fmt::arg("store_bytes", spec.store_bytes), fmt::arg("paged", spec.paged),
+                     fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
+                     fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("query_resident", spec.query_resident),
+                     fmt::arg("type", text.type), fmt::arg("threads", num_threads(spec)),
+                     fmt::arg("shared", shared_bytes(spec)), fmt::arg("min_blocks", spec.min_blocks),
+                     fmt::arg("name", kernel_name(spec)));
 }
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {

@@ -15,6 +15,11 @@ using testing::packed_problem;
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
+// With all query heads of a key head in one tile.
+Accounting account(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m) {
+  return account_forward(problem, device, tile_m, problem.group());
+}
+
 // Every mask, window and length that is small enough to count by hand.
 template <typename Body>
 void for_small_bands(const Body& body) {
@@ -24,6 +29,15 @@ void for_small_bands(const Body& body) {
         for (Index seqlen_q = 0; seqlen_q <= 7; ++seqlen_q)
           for (Index seqlen_k = 0; seqlen_k <= 7; ++seqlen_k)
             body(key_band(kind, left, right, seqlen_q, seqlen_k), seqlen_q, seqlen_k);
+}
+
+TEST(accounting, heads_in_tiles_of_their_own_read_their_keys_each) {
+  const AttentionProblem problem = dense_problem(1, 8, 2, 128, 1024, 64);
+  const DeviceInfo device = *find_device("h200");
+  const double q_and_out = 128.0 * 8 * 128 * 2, keys = 1024.0 * 2 * 128 * 2;
+  EXPECT_EQ(account_forward(problem, device, 128, 1).bytes_one_pass, q_and_out + 4 * keys);
+  EXPECT_EQ(account_forward(problem, device, 512, 4).bytes_one_pass, q_and_out + keys);
+  EXPECT_EQ(account_forward(problem, device, 128, 1).flops, account_forward(problem, device, 512, 4).flops);
 }
 
 TEST(accounting, visible_pairs_in_closed_form_equal_a_count_row_by_row) {
@@ -59,7 +73,7 @@ TEST(accounting, visited_keys_in_closed_form_equal_a_count_tile_by_tile) {
 
 TEST(accounting, one_head_of_4096_on_an_a100_has_the_published_check_values) {
   const AttentionProblem problem = dense_problem(1, 1, 1, 4096, 4096, 128);
-  const Accounting a = account_forward(problem, *find_device("a100"), 128);
+  const Accounting a = account(problem, *find_device("a100"), 128);
   EXPECT_EQ(a.flops, 4.0 * 4096 * 4096 * 128);
   EXPECT_NEAR(a.flops / 1e9, 8.6, 0.05);
   EXPECT_EQ(a.bytes_materialised, 132 * kMiB);
@@ -73,7 +87,7 @@ TEST(accounting, one_head_of_4096_on_an_a100_has_the_published_check_values) {
 
 TEST(accounting, materialised_scores_of_4_x_16_heads_of_4096_are_64_times_q_k_v_o) {
   const AttentionProblem problem = dense_problem(4, 16, 16, 4096, 4096, 64, DType::F16);
-  const Accounting a = account_forward(problem, *find_device("a100"), 128);
+  const Accounting a = account(problem, *find_device("a100"), 128);
   const double scores = a.bytes_materialised - a.bytes_lower_bound;
   EXPECT_EQ(scores / a.bytes_lower_bound, 64.0);
   EXPECT_EQ(scores / 2, 4.0 * 1024 * kMiB);  // 4 GB written and as much read
@@ -81,7 +95,7 @@ TEST(accounting, materialised_scores_of_4_x_16_heads_of_4096_are_64_times_q_k_v_
 
 TEST(accounting, decoding_reads_keys_and_values_once_and_has_g_flops_per_byte) {
   const AttentionProblem problem = dense_problem(3, 32, 8, 1, 32768, 128);
-  const Accounting a = account_forward(problem, *find_device("h200"), 16);
+  const Accounting a = account(problem, *find_device("h200"), 16);
   const double kv_bytes = 3 * 8 * (2.0 * 32768 * 128 * 2);
   EXPECT_NEAR(a.bytes_lower_bound, kv_bytes, 1e-3 * kv_bytes);
   EXPECT_EQ(a.bytes_one_pass, a.bytes_lower_bound);
@@ -91,16 +105,16 @@ TEST(accounting, decoding_reads_keys_and_values_once_and_has_g_flops_per_byte) {
 
 TEST(accounting, causal_halves_the_flops) {
   AttentionProblem problem = dense_problem(2, 4, 4, 1000, 1000, 64);
-  const double full = account_forward(problem, invented_cpu(1), 64).flops;
+  const double full = account(problem, invented_cpu(1), 64).flops;
   problem.causal = Causal::BottomRight;
-  const Accounting causal = account_forward(problem, invented_cpu(1), 64);
+  const Accounting causal = account(problem, invented_cpu(1), 64);
   EXPECT_EQ(causal.flops, full * 1001.0 / 2000.0);
 }
 
 TEST(accounting, unequal_head_dims_count_d_plus_dv) {
   AttentionProblem problem = dense_problem(1, 1, 1, 10, 20, 192, DType::F32);
   problem.head_dim_v = 128;
-  const Accounting a = account_forward(problem, invented_cpu(1), 64);
+  const Accounting a = account(problem, invented_cpu(1), 64);
   EXPECT_EQ(a.flops, 2.0 * 10 * 20 * (192 + 128));
   EXPECT_EQ(a.bytes_lower_bound, 4.0 * (10 + 20) * (192 + 128));
 }
@@ -109,27 +123,25 @@ TEST(accounting, a_window_reads_only_the_keys_it_leaves) {
   AttentionProblem problem = dense_problem(1, 1, 1, 1, 32768, 128);
   problem.window_left = 127;
   problem.window_right = 0;
-  const Accounting a = account_forward(problem, invented_cpu(1), 64);
+  const Accounting a = account(problem, invented_cpu(1), 64);
   EXPECT_EQ(a.bytes_lower_bound, 2.0 * (2 * 128 + 128 * 2 * 128));
 }
 
 TEST(accounting, ridge_takes_the_peak_of_the_inputs_type) {
   const DeviceInfo device = *find_device("a100");
-  EXPECT_NEAR(account_forward(dense_problem(1, 1, 1, 8, 8, 8, DType::F32), device, 64).ridge,
-              19.5e12 / 2039e9, 1e-9);
-  EXPECT_NEAR(account_forward(dense_problem(1, 1, 1, 8, 8, 8, DType::F16), device, 64).ridge, 312e12 / 2039e9,
-              1e-9);
+  EXPECT_NEAR(account(dense_problem(1, 1, 1, 8, 8, 8, DType::F32), device, 64).ridge, 19.5e12 / 2039e9, 1e-9);
+  EXPECT_NEAR(account(dense_problem(1, 1, 1, 8, 8, 8, DType::F16), device, 64).ridge, 312e12 / 2039e9, 1e-9);
 }
 
 TEST(accounting, eight_bit_keys_halve_their_bytes) {
   AttentionProblem problem = dense_problem(1, 1, 1, 1, 1000, 64);
-  const double wide = account_forward(problem, invented_cpu(1), 64).bytes_lower_bound;
+  const double wide = account(problem, invented_cpu(1), 64).bytes_lower_bound;
   problem.kv_dtype = DType::F8E4M3;
-  EXPECT_EQ(wide - account_forward(problem, invented_cpu(1), 64).bytes_lower_bound, 1000.0 * 2 * 64);
+  EXPECT_EQ(wide - account(problem, invented_cpu(1), 64).bytes_lower_bound, 1000.0 * 2 * 64);
 }
 
 TEST(accounting, no_rows_and_no_keys_cost_nothing_and_divide_by_nothing) {
-  const Accounting a = account_forward(dense_problem(2, 4, 2, 0, 0, 64), invented_cpu(1), 64);
+  const Accounting a = account(dense_problem(2, 4, 2, 0, 0, 64), invented_cpu(1), 64);
   EXPECT_EQ(a.flops, 0);
   EXPECT_EQ(a.bytes_materialised, 0);
   EXPECT_EQ(a.intensity_one_pass, 0);
@@ -165,7 +177,7 @@ TEST(accounting, ragged_batches_never_cost_more_than_the_upper_bound) {
         problem.causal = causal;
         problem.window_left = left;
         problem.window_right = right;
-        const Accounting a = account_forward(problem, invented_cpu(1), 4);
+        const Accounting a = account(problem, invented_cpu(1), 4);
         const double q_and_out = 2.0 * 2 * 16 * static_cast<double>(total_q);
         EXPECT_GE(a.flops, 2 * 2 * 16 * pairs);
         EXPECT_GE(a.bytes_one_pass, q_and_out + 2 * 16 * visited);
@@ -179,8 +191,8 @@ TEST(accounting, full_packed_batches_cost_the_same_flops_as_dense_ones) {
   AttentionProblem dense = dense_problem(4, 8, 2, 100, 100, 64);
   AttentionProblem packed = packed_problem(4, 8, 2, 100, 400, 100, 400, 64);
   dense.causal = packed.causal = Causal::BottomRight;
-  const Accounting a = account_forward(dense, invented_cpu(1), 64);
-  const Accounting b = account_forward(packed, invented_cpu(1), 64);
+  const Accounting a = account(dense, invented_cpu(1), 64);
+  const Accounting b = account(packed, invented_cpu(1), 64);
   EXPECT_EQ(a.flops, b.flops);
   EXPECT_EQ(a.bytes_materialised, b.bytes_materialised);
   EXPECT_EQ(a.bytes_lower_bound, b.bytes_lower_bound);

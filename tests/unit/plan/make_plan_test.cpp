@@ -19,7 +19,7 @@ TEST(make_plan, keeps_problem_device_and_accounting_of_its_tile) {
   const Plan plan = make_plan("plan", problem, {}, invented_cpu(2));
   EXPECT_EQ(*plan.problem, problem);
   EXPECT_EQ(plan.device, invented_cpu(2));
-  const Accounting expected = account_forward(problem, plan.device, plan.tile_m);
+  const Accounting expected = account_forward(problem, plan.device, plan.tile_m, plan.tile_heads);
   EXPECT_EQ(plan.accounting.bytes_one_pass, expected.bytes_one_pass);
   EXPECT_EQ(plan.accounting.flops, 2.0 * 2 * 8 * 100 * 300 * 128);
 }
@@ -90,7 +90,8 @@ TEST(make_plan, explanation_names_every_part_of_the_plan) {
 TEST(make_plan, accounting_of_a_gpu_without_kernels_can_still_be_explained) {
   const AttentionProblem problem = dense_problem(1, 1, 1, 4096, 4096, 128);
   const DeviceInfo device = *find_device("a100");
-  const std::string text = explain_accounting(problem, device, account_forward(problem, device, 128));
+  const std::string text =
+      explain_accounting(problem, device, account_forward(problem, device, 128, problem.group()));
   EXPECT_THAT(text, HasSubstr("device            a100: 108 multiprocessors, published peaks"));
   EXPECT_THAT(text, HasSubstr("8.59 GFLOP"));
   EXPECT_THAT(text, HasSubstr("66.0 MiB in one pass, 4.0 MiB if every tensor is read once"));

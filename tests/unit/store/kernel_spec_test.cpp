@@ -25,7 +25,8 @@ KernelSpec prefill_spec() {
 }
 
 TEST(kernel_spec, the_name_lists_every_field) {
-  EXPECT_EQ(kernel_name(prefill_spec()), "sm80_forward_bf16_d128_v128_m128n64w4s1b2_l16s16_paged_split_sm90");
+  EXPECT_EQ(kernel_name(prefill_spec()),
+            "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_split_sm90");
 }
 
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {

@@ -40,11 +40,12 @@ struct RunningSoftmax {
     }
   }
 
-  /// Turns scores into exponentials and rescales what was accumulated before.
-  template <int kScoreTiles, int kOutTiles>
+  /// Turns scores into exponentials and rescales what was accumulated before. join(larger) lets warps that share
+  /// rows agree on the maxima of this block.
+  template <int kScoreTiles, int kOutTiles, class Join>
   ONEPASS_DEVICE void update(float (&s)[kRowTiles][kScoreTiles][4], float (&o)[kRowTiles][kOutTiles][4],
-                             float scale_log2) {
-    bool wide = false;
+                             float scale_log2, Join join) {
+    float block_max[kRowTiles][2];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -52,7 +53,16 @@ struct RunningSoftmax {
         float larger = fmaxf(s[t][0][2 * r], s[t][0][2 * r + 1]);
 #pragma unroll
         for (int n = 1; n < kScoreTiles; ++n) larger = fmaxf(larger, fmaxf(s[t][n][2 * r], s[t][n][2 * r + 1]));
-        larger = fmaxf(max[t][r], quad_max(larger));
+        block_max[t][r] = quad_max(larger);
+      }
+    }
+    join(block_max);
+    bool wide = false;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(max[t][r], block_max[t][r]);
         const float correction = exp2_approx((max[t][r] - finite_reference(larger)) * scale_log2);
         max[t][r] = larger;
         sum[t][r] *= correction;
@@ -109,7 +119,7 @@ struct RowResult {
 /// The end of a row: total is the whole row's sum. `sink` is -inf when there is none.
 ONEPASS_DEVICE RowResult finish_row(float max, float total, float scale_log2, float sink) {
   RowResult result;
-  result.factor = total == 0.0f ? 0.0f : 1.0f / total;
+  result.factor = total == 0.0f ? 0.0f : reciprocal_approx(total);  // the largest term is 1, so total is normal
   result.lse = total == 0.0f ? -infinity() : (max * scale_log2 + log2_approx(total)) * kLn2;
   if (sink != -infinity()) {
     const float larger = fmaxf(result.lse, sink);

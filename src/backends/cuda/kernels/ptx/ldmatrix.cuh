@@ -1,4 +1,4 @@
-// Shared memory to mma fragments. PTX ISA 9.7.14.5.15 (ldmatrix).
+// Shared memory to mma fragments and back. PTX ISA 9.7.14.5.15 (ldmatrix), 9.7.9.11 (st).
 // fragment_maps.h says which row each lane addresses.
 #pragma once
 
@@ -22,6 +22,11 @@ ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+
+/// Two 16-bit elements to shared memory.
+ONEPASS_DEVICE void store_shared(Uint32 address, Uint32 pair) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
 }
 
 }  // namespace onepass::cuda

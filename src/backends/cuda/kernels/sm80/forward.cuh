@@ -4,12 +4,14 @@
 //            keys; any head_dim; every mask and score term of spec section 2; optionally one part of the keys
 // Tile       kTileM packed query rows x kTileN keys; one thread block walks n_block high to low. With kPackGqa the
 //            query heads of one key head are interleaved as rows: row r is query r / group, head r % group
-// Roles      kWarps warps, each owning rows from the first product to the store. Past head_dim_v 256 the accumulators
-//            of a row no longer fit one warp: kColumnGroups warps share rows, each with its columns of O, and
-//            compute the same S
+// Roles      kWarps warps, each owning rows from the first product to the store. With kColumnGroups > 1 that many
+//            warps share rows: each computes S for its part of the keys, they agree on the row maxima, put P into
+//            shared memory and each adds P V for its columns of O. The accumulators of wide heads then fit, and
+//            a fragment of V serves twice the rows: shared memory is what bounds head_dim 256
 // Pipeline   cp.async; kStages 1: V of block n loads under Q K^T of n, K of n-1 under the softmax and P V of n.
 //            kStages 2: K of n-1 loads from the start of block n, V of n-1 from its middle
-// Shared     (kTileM + kStages * kTileN) rows of K's pitch + kStages * kTileN rows of V's pitch; O reuses it all
+// Shared     (kTileM + kStages * kTileN) rows of K's pitch + kStages * kTileN rows of V's pitch; with kColumnGroups > 1
+//            also P (kTileM rows of kTileN) and a float for each row and group; O reuses it all
 // Registers  per thread: O kTileM/kWarps/16 * Dv/2, S likewise * kTileN/2, Q fragments when kQueryResident
 // Numerics   base-2 exponent, maximum starts at -inf, keys past the end are zeros in shared memory and -inf in S
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; PTX ISA for the fragment maps
@@ -21,6 +23,8 @@
 #include "common/tile_copy.cuh"
 #include "common/tile_range.h"
 #include "params.h"
+#include "ptx/barrier.cuh"
+#include "ptx/fragment_maps.h"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
 
@@ -30,10 +34,11 @@ template <class Spec>
 struct ForwardSm80 {
   using Element = typename Spec::Element;
   static constexpr int kThreads = Spec::kWarps * 32;
-  static constexpr int kColumnGroups = (Spec::kHeadDimV + 255) / 256;  // warps that share rows, each with its columns of O
+  static constexpr int kColumnGroups = Spec::kColumnGroups;  // warps that share rows
   static constexpr int kWarpRows = Spec::kTileM * kColumnGroups / Spec::kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;     // m16 tiles of a warp
-  static constexpr int kScoreTiles = Spec::kTileN / 8;  // n8 tiles of S
+  static constexpr int kWarpKeys = Spec::kTileN / kColumnGroups;
+  static constexpr int kScoreTiles = kWarpKeys / 8;  // n8 tiles of a warp's S
   using RowK = SharedRow<Spec::kHeadDim>;
   using RowV = SharedRow<Spec::kHeadDimV, 16 * kColumnGroups>;
   static constexpr int kOutTiles = RowV::kPadded / 8 / kColumnGroups;  // n8 tiles of a warp's O
@@ -44,18 +49,24 @@ struct ForwardSm80 {
   static constexpr int kQueryBytes = Spec::kTileM * kPitchK;
   static constexpr int kKeyBytes = Spec::kTileN * kPitchK;
   static constexpr int kValueBytes = Spec::kTileN * kPitchV;
-  static constexpr int kLoopBytes = kQueryBytes + Spec::kStages * (kKeyBytes + kValueBytes);
+  using RowP = SharedRow<Spec::kTileN>;
+  static constexpr int kProbabilityBytes = kColumnGroups > 1 ? Spec::kTileM * RowP::kPitch : 0;
+  static constexpr int kStatisticsBytes = kColumnGroups > 1 ? Spec::kTileM * kColumnGroups * 4 : 0;
+  static constexpr int kLoopBytes =
+      kQueryBytes + Spec::kStages * (kKeyBytes + kValueBytes) + kProbabilityBytes + kStatisticsBytes;
   static constexpr int kOutBytes = Spec::kTileM * kPitchV;
   static constexpr int kSharedBytes = kLoopBytes > kOutBytes ? kLoopBytes : kOutBytes;
 
   static_assert(Spec::kWarps % kColumnGroups == 0 && kWarpRows % 16 == 0, "a warp owns whole m16 tiles");
-  static_assert(Spec::kTileN % 16 == 0, "P V takes 16 keys a step");
+  static_assert(kWarpKeys % 16 == 0, "products take 16 keys a step");
+  static_assert(Spec::kWarps / kColumnGroups <= 15, "a named barrier for the warps that share rows, beside barrier 0");
   static_assert(Spec::kStages == 1 || Spec::kStages == 2, "the two pipelines of the header");
 
   const ForwardParams& p;
-  Uint32 shared_q, shared_k, shared_v;
+  Uint32 shared_q, shared_k, shared_v, shared_p;
+  float* statistics;  // of rows: one float for each row and column group
   int lane, warp;
-  int warp_row, warp_column;  // first row and first column of O that this warp owns
+  int warp_row, warp_key, warp_column;  // first row, first key of a tile, first column of O that this warp owns
 
   // This block's work.
   int batch_idx, head_k, split_idx;
@@ -75,9 +86,12 @@ struct ForwardSm80 {
     shared_q = shared_address(shared);
     shared_k = shared_q + kQueryBytes;
     shared_v = shared_k + Spec::kStages * kKeyBytes;
+    shared_p = shared_v + Spec::kStages * kValueBytes;
+    statistics = reinterpret_cast<float*>(shared + kLoopBytes - kStatisticsBytes);
     lane = static_cast<int>(threadIdx.x) & 31;
     warp = static_cast<int>(threadIdx.x) / 32;
     warp_row = warp / kColumnGroups * kWarpRows;
+    warp_key = warp % kColumnGroups * kWarpKeys;
     warp_column = warp % kColumnGroups * (8 * kOutTiles);
   }
 
@@ -88,8 +102,10 @@ struct ForwardSm80 {
     int rest = static_cast<int>(blockIdx.x);
     const int m_block = num_m_blocks - 1 - rest % num_m_blocks;
     rest /= num_m_blocks;
-    split_idx = rest % p.num_splits;
-    rest /= p.num_splits;
+    if constexpr (Spec::kSplit) {
+      split_idx = rest % p.num_splits;
+      rest /= p.num_splits;
+    }
     const int head = rest % num_heads;
     batch_idx = rest / num_heads;
     head_k = Spec::kPackGqa ? head : head / p.group;
@@ -141,7 +157,7 @@ struct ForwardSm80 {
   }
 
   /// First of the rows that a thread owns in half r of m16 tile t.
-  ONEPASS_DEVICE int own_row(int t, int r) const { return row0 + warp_row + 16 * t + 8 * r + lane / 4; }
+  ONEPASS_DEVICE int own_row(int t, int r) const { return row0 + warp_row + 16 * t + accumulator_place(lane, 2 * r).row; }
 
   ONEPASS_DEVICE ScoreRow describe_row(int row) const {
     const int i = query_of(row), h = min(head_of(row), p.num_heads_q - 1);
@@ -159,7 +175,7 @@ struct ForwardSm80 {
     return out;
   }
 
-  /// Score terms and mask of the block that starts at first_key.
+  /// Score terms and mask of this warp's keys, which start at first_key.
   ONEPASS_DEVICE void change_scores(int first_key, bool masked) {
     if (!Spec::kScoreTerms && !masked) return;
 #pragma unroll
@@ -173,9 +189,11 @@ struct ForwardSm80 {
     }
   }
 
+  /// Of a 16-bit element in rows of `pitch` bytes.
+  ONEPASS_DEVICE static int byte_offset(TilePlace place, int pitch) { return place.row * pitch + 2 * place.column; }
+
   ONEPASS_DEVICE void load_q_fragment(Uint32 (&a)[4], int t, int step) const {
-    const int row = warp_row + 16 * t + (lane & 15);
-    ldmatrix_x4(a, shared_q + row * kPitchK + 32 * step + 16 * (lane >> 4));
+    ldmatrix_x4(a, shared_q + (warp_row + 16 * t) * kPitchK + 32 * step + byte_offset(ldmatrix_a_place(lane), kPitchK));
   }
 
   ONEPASS_DEVICE void keep_queries() {
@@ -188,7 +206,7 @@ struct ForwardSm80 {
     }
   }
 
-  /// S = Q K^T                                                     (kWarpRows, kTileN) in registers
+  /// S = Q K^T                                                     (kWarpRows, kWarpKeys) in registers
   ONEPASS_DEVICE void score_product(int stage) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -198,8 +216,7 @@ struct ForwardSm80 {
         for (int e = 0; e < 4; ++e) s[t][n][e] = 0.0f;
       }
     }
-    const Uint32 base =
-        shared_k + stage * kKeyBytes + ((lane & 7) + 8 * (lane >> 4)) * kPitchK + 16 * ((lane >> 3) & 1);
+    const Uint32 base = shared_k + stage * kKeyBytes + warp_key * kPitchK + byte_offset(ldmatrix_b_place(lane), kPitchK);
     constexpr int kPairs = kScoreTiles / 2;  // n8 tiles come two at a time
     Uint32 b[2][4], fresh[2][kRowTiles][4];
     ldmatrix_x4(b[0], base);
@@ -238,17 +255,69 @@ struct ForwardSm80 {
     }
   }
 
-  /// O += P V, P packed from the score registers                   (kWarpRows, head_dim_v) in registers
+  /// Waits for the warps that share this warp's rows, and makes what they wrote to shared memory visible.
+  ONEPASS_DEVICE void join_row_group() const {
+    named_barrier_sync(1 + warp / kColumnGroups, 32 * kColumnGroups);
+  }
+
+  /// Where the row of half r of m16 tile t keeps its statistics, one float for each column group.
+  ONEPASS_DEVICE float* statistics_of(int t, int r) const {
+    return statistics + (warp_row + 16 * t + accumulator_place(lane, 2 * r).row) * kColumnGroups;
+  }
+
+  /// The maximum of a row over the keys of all warps that share it.
+  ONEPASS_DEVICE void join_maxima(float (&larger)[kRowTiles][2]) const {
+    if constexpr (kColumnGroups > 1) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          if ((lane & 3) == 0) statistics_of(t, r)[warp % kColumnGroups] = larger[t][r];
+        }
+      }
+      join_row_group();
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+#pragma unroll
+          for (int g = 0; g < kColumnGroups; ++g) larger[t][r] = fmaxf(larger[t][r], statistics_of(t, r)[g]);
+        }
+      }
+    }
+  }
+
+  /// This warp's keys of P to shared memory, for all warps of its rows. Nobody still reads the last block's: every
+  /// warp has come through join_maxima since.
+  ONEPASS_DEVICE void share_probabilities() const {
+    if constexpr (kColumnGroups > 1) {
+      const Uint32 base =
+          shared_p + warp_row * RowP::kPitch + 2 * warp_key + byte_offset(accumulator_place(lane, 0), RowP::kPitch);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+#pragma unroll
+          for (int n = 0; n < kScoreTiles; ++n) {
+            store_shared(base + (16 * t + 8 * r) * RowP::kPitch + 16 * n,
+                         ElementTraits<Element>::pack(s[t][n][2 * r], s[t][n][2 * r + 1]));
+          }
+        }
+      }
+      join_row_group();
+    }
+  }
+
+  /// O += P V                                                      (kWarpRows, 8 * kOutTiles) in registers
   ONEPASS_DEVICE void value_product(int stage) {
-    const Uint32 base =
-        shared_v + stage * kValueBytes + (lane & 15) * kPitchV + 16 * (lane >> 4) + 2 * warp_column;
+    const Uint32 base = shared_v + stage * kValueBytes + 2 * warp_column + byte_offset(ldmatrix_b_trans_place(lane), kPitchV);
     constexpr int kPairs = kOutTiles / 2;
     Uint32 a[kRowTiles][4], b[2][4];
     ldmatrix_x4_trans(b[0], base);
 #pragma unroll
     for (int step = 0; step < kKeySteps; ++step) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) pack_probabilities(a[t], t, step);
+      for (int t = 0; t < kRowTiles; ++t) load_probabilities(a[t], t, step);
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
         const int i = step * kPairs + n;
@@ -264,11 +333,18 @@ struct ForwardSm80 {
     }
   }
 
-  ONEPASS_DEVICE void pack_probabilities(Uint32 (&a)[4], int t, int step) const {
+  /// P of 16 keys as operand A: packed from the score registers, or what share_probabilities wrote.
+  ONEPASS_DEVICE void load_probabilities(Uint32 (&a)[4], int t, int step) const {
+    if constexpr (kColumnGroups > 1) {
+      ldmatrix_x4(a, shared_p + (warp_row + 16 * t) * RowP::kPitch + 32 * step +
+                         byte_offset(ldmatrix_a_place(lane), RowP::kPitch));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* pair = &s[t][2 * step + i / 2][2 * (i % 2)];
-      a[i] = ElementTraits<Element>::pack(pair[0], pair[1]);
+      for (int i = 0; i < 4; ++i) {
+        const AccumulatorPair place = operand_a_from_accumulators(i);
+        const float* pair = &s[t][2 * step + place.tile][place.element];
+        a[i] = ElementTraits<Element>::pack(pair[0], pair[1]);
+      }
     }
   }
 
@@ -294,8 +370,9 @@ struct ForwardSm80 {
       }
     }
     cp_async_commit();
-    change_scores(n_block * Spec::kTileN, masked);
-    softmax.update(s, o, p.softmax_scale_log2);
+    change_scores(n_block * Spec::kTileN + warp_key, masked);
+    softmax.update(s, o, p.softmax_scale_log2, [this](float (&larger)[kRowTiles][2]) { join_maxima(larger); });
+    share_probabilities();
     value_product(stage);
     if constexpr (Spec::kStages == 2) stage ^= 1;
   }
@@ -353,18 +430,44 @@ struct ForwardSm80 {
     store(shared);
   }
 
+  /// Each thread's share of the sums becomes the sum of the whole row.
+  ONEPASS_DEVICE void finish_sums() {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        softmax.sum[t][r] = quad_sum(softmax.sum[t][r]);
+        if constexpr (kColumnGroups > 1) {
+          if ((lane & 3) == 0) statistics_of(t, r)[warp % kColumnGroups] = softmax.sum[t][r];
+        }
+      }
+    }
+    if constexpr (kColumnGroups > 1) {
+      join_row_group();
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          softmax.sum[t][r] = 0.0f;
+#pragma unroll
+          for (int g = 0; g < kColumnGroups; ++g) softmax.sum[t][r] += statistics_of(t, r)[g];
+        }
+      }
+    }
+  }
+
   ONEPASS_DEVICE void store(char* shared) {
-    __syncthreads();  // every warp has finished with Q, K and V in shared memory
+    finish_sums();
+    __syncthreads();  // every warp has finished with Q, K, V and the statistics in shared memory
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = own_row(t, r);
         const bool inside = row < seq.seqlen_q * pack();
-        const float total = quad_sum(softmax.sum[t][r]);
         const bool with_sink = !Spec::kSplit && p.sinks != nullptr && inside;
         const float sink = with_sink ? p.sinks[head_of(row) * p.sinks_stride] : -infinity();
-        const RowResult result = finish_row(softmax.max[t][r], total, p.softmax_scale_log2, sink);
+        const RowResult result = finish_row(softmax.max[t][r], softmax.sum[t][r], p.softmax_scale_log2, sink);
         if constexpr (Spec::kSplit) {
           if (inside) store_split_row(row, result, t, r);
         } else {
