@@ -22,6 +22,12 @@ def others(cases: list[dict]) -> list[str]:
     return [name for name in NAMES if any(name in c["results"] for c in cases)]
 
 
+def comparable(case: dict, name: str) -> bool:
+    """Whether a peer has a time that was measured as onepass's was, in a CUDA graph or in calls."""
+    results = case["results"]
+    return name in results and (results[name]["graph"] == "used") == (results["onepass"]["graph"] == "used")
+
+
 def share_of_peak(result: dict, case: dict) -> float:
     own, peaks = case["results"]["onepass"], result["peaks"]
     if case["kind"] == "decode":
@@ -64,7 +70,9 @@ def summary(result: dict) -> str:
     for suite in SUITES:
         cases = finished(result, suite)
         for name in others(cases):
-            shared = [c for c in cases if name in c["results"]]
+            shared = [c for c in cases if comparable(c, name)]
+            if not shared:
+                continue
             share = statistics.median(share_of_peak(result, c) for c in shared)
             peak = "copy bandwidth" if suite == "decode" else "matrix product"
             rows.append([f"{suite} ({len(shared)} case{'s' if len(shared) > 1 else ''})", NAMES[name],
@@ -87,7 +95,7 @@ def speed_table(result: dict, cases: list[dict]) -> str:
 
     names = others(cases)
     rows = [[f"`{c['case']}`", cell(c, "onepass"), *(cell(c, n) for n in names),
-             *(f"{speedup(c, n):.2f}" if n in c["results"] else "-" for n in names),
+             *(f"{speedup(c, n):.2f}" if comparable(c, n) else "-" for n in names),
              f"{100 * share_of_peak(result, c):.0f} %", duration(c["results"]["onepass"]["host_s"])] for c in cases]
     header = [unit, "onepass", *(NAMES[n] for n in names), *(f"over {NAMES[n]}" for n in names), "of peak", "host time"]
     return table(header, rows)
