@@ -1,5 +1,5 @@
 # The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
-.PHONY: help run build test bench format lint install sanitize asan tsan fuzz layout-oracle clean
+.PHONY: help run build test gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
@@ -25,6 +25,12 @@ test:  ## build everything and run every test that this machine can run
 	cmake --preset test
 	cmake --build --preset test -j $(JOBS)
 	ctest --preset test -j $(JOBS)
+
+gpu-test:  ## build and run the tests of the GPU alone (needs a GPU)
+	@scripts/setup.sh test
+	cmake --preset test
+	cmake --build --preset test -j $(JOBS) --target onepass_cpu_tests onepass_cuda_tests
+	ONEPASS_TEST_TARGETS=cuda OMP_NUM_THREADS=1 ctest --preset test -j $(JOBS) -L '^(cpu|cuda)$$'
 
 bench: build  ## time the CPU against torch and write the tables (about ten minutes; wants a quiet machine)
 	@scripts/setup.sh bench

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "verify/tensor_views.h"
+
 namespace onepass::cli {
 namespace {
 
@@ -17,44 +19,26 @@ double total_bytes(const verify::CaseTensors& tensors) {
   return bytes;
 }
 
-std::size_t count_sets(double bytes, const DeviceInfo& device) {
-  const double wanted =
-      std::ceil(kCacheMultiple * static_cast<double>(device.l2_bytes) / std::max(bytes, 1.0));
-  const double room =
-      std::floor(kMemoryShare * static_cast<double>(device.memory_bytes) / std::max(bytes, 1.0));
-  return static_cast<std::size_t>(std::clamp(std::min(wanted, room), 1.0, kMostSets));
-}
-
-constexpr TensorView ForwardArguments::*kViews[] = {&ForwardArguments::q,
-                                                    &ForwardArguments::k,
-                                                    &ForwardArguments::v,
-                                                    &ForwardArguments::out,
-                                                    &ForwardArguments::softmax_lse,
-                                                    &ForwardArguments::cu_seqlens_q,
-                                                    &ForwardArguments::cu_seqlens_k,
-                                                    &ForwardArguments::seqused_q,
-                                                    &ForwardArguments::seqused_k,
-                                                    &ForwardArguments::block_table,
-                                                    &ForwardArguments::alibi_slopes,
-                                                    &ForwardArguments::bias,
-                                                    &ForwardArguments::sinks,
-                                                    &ForwardArguments::k_descale,
-                                                    &ForwardArguments::v_descale};
-
 /// Turns the views that lead into [from, from + bytes) to the same place in `to`.
 void move_views(ForwardArguments& args, const unsigned char* from, std::size_t bytes, void* to) {
-  for (const auto member : kViews) {
-    TensorView& view = args.*member;
-    const auto* data = static_cast<const unsigned char*>(view.data);
+  for (TensorView* view : verify::all_views(args)) {
+    const auto* data = static_cast<const unsigned char*>(view->data);
     if (data == nullptr || data < from || data >= from + bytes) continue;
-    view.data = static_cast<unsigned char*>(to) + (data - from);
+    view->data = static_cast<unsigned char*>(to) + (data - from);
   }
 }
 
 }  // namespace
 
+std::size_t count_input_sets(const verify::CaseTensors& tensors, const DeviceInfo& device) {
+  const double bytes = std::max(total_bytes(tensors), 1.0);
+  const double wanted = std::ceil(kCacheMultiple * static_cast<double>(device.l2_bytes) / bytes);
+  const double room = std::floor(kMemoryShare * static_cast<double>(device.memory_bytes) / bytes);
+  return static_cast<std::size_t>(std::clamp(std::min(wanted, room), 1.0, kMostSets));
+}
+
 InputSets::InputSets(const verify::CaseTensors& tensors, bool memory_bound, const DeviceInfo& device) {
-  const std::size_t count = memory_bound ? count_sets(total_bytes(tensors), device) : 1;
+  const std::size_t count = memory_bound ? count_input_sets(tensors, device) : 1;
   args_.assign(count, tensors.args);
   for (std::size_t i = 1; i < count; ++i) {
     for (const auto& buffer : tensors.buffers) {

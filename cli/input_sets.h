@@ -10,12 +10,15 @@
 
 namespace onepass::cli {
 
+/// As many as together exceed the last-level cache of `device` one and a half times, within an eighth of its
+/// memory.
+std::size_t count_input_sets(const verify::CaseTensors& tensors, const DeviceInfo& device);
+
 /// Equal tensors at different addresses, the first ones being the case's own. Valid while `tensors` lives.
 class InputSets {
  public:
-  /// When `memory_bound`, as many as together exceed the last-level cache one and a half times, within an
-  /// eighth of the machine's memory. Otherwise one: a call that is bound by arithmetic reads its inputs
-  /// faster than it needs them, wherever they are.
+  /// When `memory_bound`, count_input_sets of them. Otherwise one: a call that is bound by arithmetic reads
+  /// its inputs faster than it needs them, wherever they are.
   InputSets(const verify::CaseTensors& tensors, bool memory_bound, const DeviceInfo& device);
 
   std::size_t size() const { return args_.size(); }

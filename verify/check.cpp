@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "backends/cpu/backend.h"
 #include "problem/attention_problem.h"
 #include "support/float_types.h"
 #include "verify/case_tensors.h"
+#include "verify/gpu_call.h"
 
 namespace onepass::verify {
 namespace {
@@ -195,6 +197,21 @@ std::string elements_line(const char* name, const Worst& w, std::int64_t count) 
                      name, count, to_string(w.place), w.got, w.want, w.error, w.bound);
 }
 
+/// Runs into the outputs of `args`; returns what beside the tensors was written, empty when nothing.
+std::optional<std::string> run_on_cpu(const ForwardArguments& args, const ForwardOptions& options) {
+  const Plan planned = plan(args, options);
+  GuardedBuffer workspace(planned.workspace_bytes());
+  run(planned, args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
+  if (workspace.guards_intact()) return std::nullopt;
+  return "memory beside the workspace was written";
+}
+
+std::optional<std::string> run_on_gpu(const ForwardArguments& args, const ForwardOptions& options) {
+  const GpuCall call("check", args, options);
+  call.run();
+  return call.copy_back();
+}
+
 }  // namespace
 
 std::string to_string(const Place& place) {
@@ -232,13 +249,12 @@ CheckReport check_case(const Case& c, const CheckHow& how, const CheckProgress& 
   tensors.options.num_threads = how.num_threads;
 
   const ForcedInstructionSet forced(how.instruction_set);
-  const Plan planned = plan(tensors.args, tensors.options);
-  GuardedBuffer workspace(planned.workspace_bytes());
-  run(planned, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
+  const std::optional<std::string> beside = how.backend == Backend::Cuda
+                                                ? run_on_gpu(tensors.args, tensors.options)
+                                                : run_on_cpu(tensors.args, tensors.options);
 
   CheckReport report = check_result(tensors.args, tensors.options, progress);
-  std::optional<std::string> damage = tensors.damage();
-  if (!workspace.guards_intact()) damage = "memory beside the workspace was written";
+  const std::optional<std::string> damage = beside ? beside : tensors.damage();
   if (damage) {
     report.passed = false;
     report.failure = *damage;

@@ -65,8 +65,9 @@ struct CheckHow {
 
 /// Makes the tensors of a case, plans and runs it with a workspace of exactly the planned size, and judges
 /// the result;
-/// also that nothing outside the outputs and the workspace was written.
-/// @throws what plan() and run() throw.
+/// also that nothing outside the outputs and the workspace was written. With Backend::Cuda the tensors are
+/// copied to GPU 0 and back (gpu_call.h).
+/// @throws what plan() and run() throw; EnvironmentError when a GPU is asked for and there is none.
 CheckReport check_case(const Case& c, const CheckHow& how = {}, const CheckProgress& progress = {});
 
 /// "onepass check <case> --backend cpu --threads 3 --instruction-set AVX2", defaults left out.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 
 namespace onepass::verify {
 namespace {
@@ -39,7 +40,7 @@ double work(const Case& c) {
          static_cast<double>(std::max(c.head_dim, c.head_dim_v));
 }
 
-void shape(Random& random, Case& c, double max_work) {
+void shape(Random& random, Case& c, double max_work, std::span<const HeadDims> head_dims) {
   if (random.chance(25)) c.num_splits = 1 + random.below(5);
   c.seqlen_q = random.chance(25) ? 1 + random.below(8) : random_length(random);
   c.seqlen_k = random.chance(25) ? c.seqlen_q : random_length(random);
@@ -47,6 +48,11 @@ void shape(Random& random, Case& c, double max_work) {
     c.seqlen_k = 200 + random.below(1200);  // several key blocks to share out
   c.head_dim = random_head_dim(random);
   c.head_dim_v = random.chance(70) ? c.head_dim : random_head_dim(random);
+  if (!head_dims.empty()) {
+    const HeadDims& dims = head_dims[static_cast<std::size_t>(random.below(std::ssize(head_dims)))];
+    c.head_dim = dims.head_dim;
+    c.head_dim_v = dims.head_dim_v;
+  }
   c.batch = random.chance(3) ? 0 : 1 + random.below(4);
   c.num_heads_k = 1 + random.below(3);
   c.num_heads_q = c.num_heads_k * one_of<std::int64_t>(random, {1, 1, 1, 2, 3, 4, 7, 8, 16});
@@ -60,7 +66,7 @@ void shape(Random& random, Case& c, double max_work) {
       c.batch = 2;
     } else if (c.num_splits > 1 && c.seqlen_q > 8) {
       c.seqlen_q /= 2;
-    } else if (std::max(c.head_dim, c.head_dim_v) > 32) {
+    } else if (head_dims.empty() && std::max(c.head_dim, c.head_dim_v) > 32) {
       c.head_dim = 1 + c.head_dim / 2;
       c.head_dim_v = 1 + c.head_dim_v / 2;
     } else {
@@ -120,11 +126,11 @@ void layout(Random& random, Case& c) {
 
 }  // namespace
 
-Case random_case(Random& random, double max_work) {
+Case random_case(Random& random, double max_work, std::span<const HeadDims> head_dims) {
   Case c;
   c.seed = random.below(1'000'000'000);
   c.dtype = c.kv_dtype = one_of(random, {DType::F32, DType::F16, DType::BF16});
-  shape(random, c, max_work);
+  shape(random, c, max_work, head_dims);
   mask(random, c);
   scores(random, c);
   layout(random, c);

@@ -8,13 +8,12 @@ namespace {
 
 constexpr int kRowWarps = 4;  // warps of the row-wise kernels, a row each
 
+/// One kernel for every head_dim.
 KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
   KernelSpec spec;
   spec.family = family;
   spec.architecture = forward.architecture;
   spec.dtype = forward.dtype;
-  spec.head_dim = forward.head_dim;
-  spec.head_dim_v = forward.head_dim_v;
   spec.num_warps = kRowWarps;
   return spec;
 }

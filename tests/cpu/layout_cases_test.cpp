@@ -200,7 +200,11 @@ TEST(layout_cases, r25_five_memory_orders_of_one_set_of_values_give_equal_bits) 
     };
     expect_same(run(dense, every_second, dense));
     expect_same(run(dense, dense, every_second));
-    expect_same(run(inner_two, inner_two, inner_two));
+    if (target.on_gpu()) {
+      EXPECT_THROW(run(inner_two, inner_two, inner_two), NotSupported);  // stride 1 only, never a silent copy
+    } else {
+      expect_same(run(inner_two, inner_two, inner_two));
+    }
     expect_same(run(qkv, qkv, qkv));
   });
 }
@@ -309,6 +313,7 @@ TEST(layout_cases, r34_query_heads_read_the_key_head_of_their_group) {
 
 /// Every head dim with every length on either side.
 void run_head_dims(DType dtype) {
+  if (targets({dtype}).empty()) GTEST_SKIP() << no_target_reason();
   const std::vector<std::pair<int, int>> dims = {
       {1, 1},    {8, 8},     {40, 40},   {56, 56},   {63, 63},   {72, 72},   {80, 80},
       {96, 96},  {120, 120}, {192, 192}, {256, 256}, {320, 320}, {512, 512}, {576, 576},

@@ -52,7 +52,7 @@ void copy_elements(const TensorView& from, const TensorView& to) {
 }
 
 TEST(memory_cases, r27_offsets_past_32_bits_in_rows_heads_and_pages_read_and_write_the_right_elements) {
-  on_every_target([](const Target& target) {
+  on_cpu_targets([](const Target& target) {
     constexpr std::int64_t kFar =
         (std::int64_t{1} << 31) + 64;  // elements; wraps to a negative 32-bit number
     const std::size_t span =
@@ -135,7 +135,7 @@ TEST(memory_cases, r30_many_short_sequences) {
 }
 
 TEST(memory_cases, r33_a_length_past_the_table_is_an_error_and_nothing_is_written) {
-  on_every_target([](const Target& target) {
+  on_cpu_targets([](const Target& target) {
     Call call;
     call.args.q = call.keep(HostTensor(target.dtype, {1, 1, 1, 8}, constant(0)));
     call.args.k = call.args.v = call.keep(HostTensor(target.dtype, {4, 16, 1, 8}, constant(1)));
@@ -166,7 +166,7 @@ TEST(memory_cases, r33_a_length_past_the_table_is_an_error_and_nothing_is_writte
 }
 
 TEST(memory_cases, a_page_out_of_the_pool_is_an_error_and_nothing_is_written) {
-  on_every_target([](const Target& target) {
+  on_cpu_targets([](const Target& target) {
     for (const std::int32_t page : {-1, 4, std::numeric_limits<std::int32_t>::max()}) {
       Call call;
       call.args.q = call.keep(HostTensor(target.dtype, {1, 1, 1, 8}, constant(0)));

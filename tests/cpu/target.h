@@ -1,19 +1,25 @@
-// What the numbers are tested on: the reference and the SIMD backend, the latter with every instruction set
-// that
-// this machine can run, in each dtype.
+// What the numbers are tested on: the reference, the SIMD backend with every instruction set that this
+// machine can run, and the GPU where there is one, each in every dtype that it takes.
+//
+// ONEPASS_TEST_TARGETS=<words> keeps some of them: "cuda", or a list such as "reference,cpu".
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <initializer_list>
-#include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "backends/cpu/backend.h"
+#include "backends/cuda/host/driver.h"
+#include "backends/cuda/host/forward.h"
 #include "onepass/attention.h"
+#include "problem/attention_problem.h"
 #include "verify/case_tensors.h"
 #include "verify/check.h"
+#include "verify/gpu_call.h"
 #include "verify/guarded_buffer.h"
 
 namespace onepass {
@@ -24,8 +30,10 @@ struct Target {
   DType dtype = DType::F32;     // of q and out
 
   std::string name() const {
-    return (backend == Backend::Reference ? "reference" : "cpu " + instruction_set) + " " + dtype_name(dtype);
+    return std::string(backend_name(backend)) + " " + (instruction_set.empty() ? "" : instruction_set + " ") +
+           dtype_name(dtype);
   }
+  bool on_gpu() const { return backend == Backend::Cuda; }
   /// How far a value may be off that is exact but for the rounding of the output (and of a probability or
   /// two).
   double rounding() const { return dtype == DType::F32 ? 2e-6 : dtype == DType::F16 ? 0x1.1p-11 : 0x1.1p-8; }
@@ -34,11 +42,28 @@ struct Target {
 
 inline constexpr std::initializer_list<DType> kFloatTypes = {DType::F32, DType::F16, DType::BF16};
 
+/// Whether ONEPASS_TEST_TARGETS names the backend. Without the variable: whether this machine has it.
+inline bool target_wanted(Backend backend) {
+  const char* words = std::getenv("ONEPASS_TEST_TARGETS");
+  const bool there = backend != Backend::Cuda || cuda::Driver::instance() != nullptr;
+  if (words == nullptr) return there;
+  std::istringstream list(words);
+  for (std::string word; std::getline(list, word, ',');) {
+    if (word != backend_name(backend)) continue;
+    if (!there) throw EnvironmentError("ONEPASS_TEST_TARGETS names cuda: " + cuda::Driver::missing_reason());
+    return true;
+  }
+  return false;
+}
+
 inline std::vector<Target> targets(std::initializer_list<DType> dtypes = kFloatTypes) {
   std::vector<Target> all;
   for (const DType dtype : dtypes) {
-    all.push_back({Backend::Reference, "", dtype});
-    for (const std::string& name : cpu::simd_instruction_sets()) all.push_back({Backend::Cpu, name, dtype});
+    if (target_wanted(Backend::Reference)) all.push_back({Backend::Reference, "", dtype});
+    if (target_wanted(Backend::Cpu)) {
+      for (const std::string& name : cpu::simd_instruction_sets()) all.push_back({Backend::Cpu, name, dtype});
+    }
+    if (dtype != DType::F32 && target_wanted(Backend::Cuda)) all.push_back({Backend::Cuda, "", dtype});
   }
   return all;
 }
@@ -53,27 +78,51 @@ class OnTarget {
 };
 
 /// Plans and runs on a target with a workspace of exactly the planned size, and sees that its ends stay
-/// untouched.
+/// untouched. A GPU gets copies of the tensors, between guards that are looked at too.
 inline void run_on(const Target& target, const ForwardArguments& args, ForwardOptions options) {
   const OnTarget forced(target);
   options.backend = target.backend;
+  if (target.on_gpu()) {
+    const verify::GpuCall call("run", args, options);
+    call.run();
+    EXPECT_EQ(call.copy_back(), std::nullopt);
+    return;
+  }
   const Plan planned = plan(args, options);
   verify::GuardedBuffer workspace(planned.workspace_bytes());
   run(planned, args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
 }
 
-/// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on the reference
-/// backend and on
-/// every instruction set.
+/// Whether the planner of GPU 0 takes a case: f16 and bf16, head_dim_v up to 512, stride 1 in the last
+/// dimension.
+inline bool gpu_takes(const Case& c) {
+  static const DeviceInfo gpu = cuda::device_info(0);
+  verify::CaseShapes shapes = verify::case_shapes(c);
+  shapes.options.backend = Backend::Cuda;
+  try {
+    plan(shapes.args, shapes.options, gpu);
+    return true;
+  } catch (const NotSupported&) {
+    return false;
+  }
+}
+
+inline const char* no_target_reason() { return "ONEPASS_TEST_TARGETS leaves no target for these dtypes"; }
+
+/// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on every target
+/// that takes it.
 inline void check_on_targets(std::initializer_list<DType> dtypes, const std::string& text,
                              int num_threads = 2) {
   for (const DType dtype : dtypes) {
+    const std::vector<Target> all = targets({dtype});
+    if (all.empty()) continue;
     const Case c = parse_case(std::string(dtype_name(dtype)) + "_" + text);
     verify::CaseTensors tensors = verify::make_tensors(c);
     tensors.options.num_threads = num_threads;
     const verify::Evaluation evaluation = verify::evaluate(tensors.args, tensors.options);
-    for (const Target& target : targets({dtype})) {
+    for (const Target& target : all) {
+      if (target.on_gpu() && !gpu_takes(c)) continue;
       SCOPED_TRACE(verify::repeat_line(c, {target.backend, num_threads, target.instruction_set}));
       tensors.poison_outputs();
       run_on(target, tensors.args, tensors.options);
@@ -84,10 +133,11 @@ inline void check_on_targets(std::initializer_list<DType> dtypes, const std::str
   }
 }
 
-/// body(target) for each, with the target's name beside failures.
+/// body(target) for each of `list`, with the target's name beside failures.
 template <class Body>
-void on_targets(std::initializer_list<DType> dtypes, Body body) {
-  for (const Target& target : targets(dtypes)) {
+void on_each(const std::vector<Target>& list, Body body) {
+  if (list.empty()) GTEST_SKIP() << no_target_reason();
+  for (const Target& target : list) {
     SCOPED_TRACE(target.name());
     body(target);
     if (::testing::Test::HasFatalFailure()) return;
@@ -95,8 +145,21 @@ void on_targets(std::initializer_list<DType> dtypes, Body body) {
 }
 
 template <class Body>
+void on_targets(std::initializer_list<DType> dtypes, Body body) {
+  on_each(targets(dtypes), body);
+}
+
+template <class Body>
 void on_every_target(Body body) {
-  on_targets(kFloatTypes, body);
+  on_each(targets(), body);
+}
+
+/// For what a GPU answers in another way (tests/cuda has its tests) or does not take.
+template <class Body>
+void on_cpu_targets(Body body) {
+  std::vector<Target> list = targets();
+  std::erase_if(list, [](const Target& target) { return target.on_gpu(); });
+  on_each(list, body);
 }
 
 }  // namespace onepass

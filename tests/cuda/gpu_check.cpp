@@ -8,7 +8,7 @@
 
 #include "onepass/error.h"
 #include "problem/case_text.h"
-#include "verify/gpu_case.h"
+#include "verify/check.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     if (line.empty() || line.front() == '#') continue;
     try {
       const onepass::verify::CheckReport report =
-          onepass::verify::check_case_on_gpu(onepass::parse_case(line));
+          onepass::verify::check_case(onepass::parse_case(line), {.backend = onepass::Backend::Cuda});
       ++(report.passed ? passed : failed);
       if (!report.passed) std::printf("FAILED %s: %s\n", line.c_str(), report.failure.c_str());
     } catch (const onepass::NotSupported&) {

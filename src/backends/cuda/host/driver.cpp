@@ -44,7 +44,9 @@ bool Driver::open(std::string& reason) {
       ONEPASS_LOAD(cuFuncSetAttribute) && ONEPASS_LOAD(cuLaunchKernel) && ONEPASS_LOAD(cuMemAlloc_v2) &&
       ONEPASS_LOAD(cuMemFree_v2) && ONEPASS_LOAD(cuMemAllocAsync) && ONEPASS_LOAD(cuMemFreeAsync) &&
       ONEPASS_LOAD(cuMemHostAlloc) && ONEPASS_LOAD(cuMemcpyHtoD_v2) && ONEPASS_LOAD(cuMemcpyDtoH_v2) &&
-      ONEPASS_LOAD(cuStreamSynchronize);
+      ONEPASS_LOAD(cuMemsetD8_v2) && ONEPASS_LOAD(cuStreamSynchronize) && ONEPASS_LOAD(cuEventCreate) &&
+      ONEPASS_LOAD(cuEventRecord) && ONEPASS_LOAD(cuEventSynchronize) && ONEPASS_LOAD(cuEventElapsedTime) &&
+      ONEPASS_LOAD(cuEventDestroy_v2);
 #undef ONEPASS_LOAD
   if (!complete || t.cuDriverGetVersion(&version_) != 0 || version_ < kOldestDriver) {
     reason = fmt::format("the NVIDIA driver is too old (CUDA {}.{}; 11.2 is needed)", version_ / 1000,
@@ -78,6 +80,20 @@ const Driver* Driver::instance() {
 const std::string& Driver::missing_reason() {
   instance();
   return reason_storage();
+}
+
+const Driver& Driver::required(const char* call) {
+  if (const Driver* driver = instance(); driver != nullptr) return *driver;
+  throw EnvironmentError(format_message(call, missing_reason(), "an NVIDIA GPU with its driver",
+                                        "use backend 'cpu', or install the driver"));
+}
+
+void Driver::check_device(const char* call, const char* name, int device_idx) const {
+  if (device_idx >= 0 && device_idx < num_devices_) return;
+  throw_invalid(call,
+                fmt::format("{} is on GPU {}, and there {} {}", name, device_idx,
+                            num_devices_ == 1 ? "is" : "are", num_devices_),
+                fmt::format("GPU 0 to {}", num_devices_ - 1), "correct device_idx of the views");
 }
 
 void Driver::check(CUresult result, const char* what) const {

@@ -1,8 +1,7 @@
 // The CUDA driver, opened at run time: the few functions we call, declared by us so that building needs no
 // toolkit.
 //
-// Nothing here throws because a driver is missing: Driver::instance() is then null and driver_missing() says
-// why.
+// Driver::instance() is null where there is no driver, and missing_reason() says why.
 // Every call that fails throws EnvironmentError with the driver's own name of the error.
 #pragma once
 
@@ -18,6 +17,7 @@ using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUstream = struct CUstream_st*;
+using CUevent = struct CUevent_st*;
 using CUdeviceptr = unsigned long long;
 using CUresult = int;
 
@@ -69,7 +69,13 @@ struct DriverTable {
   CUresult (*cuMemHostAlloc)(void**, std::size_t bytes, unsigned flags);
   CUresult (*cuMemcpyHtoD_v2)(CUdeviceptr, const void*, std::size_t bytes);
   CUresult (*cuMemcpyDtoH_v2)(void*, CUdeviceptr, std::size_t bytes);
+  CUresult (*cuMemsetD8_v2)(CUdeviceptr, unsigned char value, std::size_t bytes);
   CUresult (*cuStreamSynchronize)(CUstream);
+  CUresult (*cuEventCreate)(CUevent*, unsigned flags);
+  CUresult (*cuEventRecord)(CUevent, CUstream);
+  CUresult (*cuEventSynchronize)(CUevent);
+  CUresult (*cuEventElapsedTime)(float* milliseconds, CUevent start, CUevent end);
+  CUresult (*cuEventDestroy_v2)(CUevent);
 };
 
 // NOLINTEND(readability-identifier-naming)
@@ -84,6 +90,11 @@ class Driver {
   const DriverTable& api() const { return table_; }
   int version() const { return version_; }  ///< 13000 for CUDA 13.0
   int num_devices() const { return num_devices_; }
+  /// The driver, where one is needed. @throws EnvironmentError naming `call` when there is none.
+  static const Driver& required(const char* call);
+
+  /// @throws InvalidArgument unless there is a GPU of that index; `name` is the tensor that names it.
+  void check_device(const char* call, const char* name, int device_idx) const;
   /// @throws EnvironmentError naming `what` when `result` is an error.
   void check(CUresult result, const char* what) const;
 

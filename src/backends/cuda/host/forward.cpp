@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <mutex>
@@ -10,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/host/driver.h"
+#include "backends/cuda/host/launch.h"
 #include "backends/cuda/kernels/params.h"
 #include "dispatch/device_info.h"
 #include "plan/make_plan.h"
@@ -21,13 +20,6 @@
 
 namespace onepass::cuda {
 namespace {
-
-const Driver& require_driver() {
-  const Driver* driver = Driver::instance();
-  if (driver != nullptr) return *driver;
-  throw EnvironmentError(format_message("cuda", Driver::missing_reason(), "an NVIDIA GPU with its driver",
-                                        "use backend 'cpu', or install the driver"));
-}
 
 /// One int per device in host memory that kernels can write: read without waiting for the device.
 int* error_flag(const Driver& driver, int device_idx) {
@@ -46,33 +38,11 @@ int* error_flag(const Driver& driver, int device_idx) {
   return flag;
 }
 
-void check_pointer(const Driver& driver, const char* name, const void* pointer, int device_idx,
-                   int alignment) {
-  int actual = -1;
-  if (!driver.device_of(pointer, actual)) {
-    throw_invalid("run",
-                  fmt::format("{} is said to be on GPU {}, but its address is host memory", name, device_idx),
-                  "device memory", fmt::format("copy {} to the GPU", name));
-  }
-  if (actual != device_idx) {
-    throw_invalid("run",
-                  fmt::format("{} is memory of GPU {}, but the call is for GPU {}", name, actual, device_idx),
-                  "all tensors of a call on one GPU", fmt::format("copy {} to GPU {}", name, device_idx));
-  }
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (address % static_cast<std::uintptr_t>(alignment) != 0) {
-    throw_invalid(
-        "run", fmt::format("{} starts at address {:#x}", name, address),
-        fmt::format("a multiple of {} bytes: with these strides rows are read in such pieces", alignment),
-        fmt::format("copy {} to aligned memory", name));
-  }
-}
-
 void check_pointers(const Driver& driver, const ForwardArguments& args, const KernelSpec& spec,
                     int device_idx) {
   const auto check = [&](const char* name, const TensorView& view, int alignment) {
     if (view.present() && view.num_elements() > 0)
-      check_pointer(driver, name, view.data, device_idx, alignment);
+      check_pointer(driver, "run", name, view.data, device_idx, alignment);
   };
   check("q", args.q, spec.load_bytes);
   check("k", args.k, spec.load_bytes);
@@ -176,12 +146,9 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
 
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream) {
-  const Driver& driver = require_driver();
+  const Driver& driver = Driver::required("run");
   const int device_idx = args.q.device_idx;
-  if (device_idx < 0 || device_idx >= driver.num_devices()) {
-    throw_invalid("run", fmt::format("q is on GPU {}, and there are {}", device_idx, driver.num_devices()),
-                  fmt::format("GPU 0 to {}", driver.num_devices() - 1), "correct device_idx of the views");
-  }
+  driver.check_device("run", "q", device_idx);
   report_kernel_errors("run", device_idx);
   const ContextScope context(driver, device_idx);
   std::vector<std::pair<const LoadedKernel*, std::int64_t>> launches;
@@ -194,18 +161,12 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
     }
     launches.emplace_back(&KernelStore::instance().get(spec, device_idx), step.num_work_items);
   }
-  if (!workspace.empty()) check_pointer(driver, "workspace", workspace.data(), device_idx, 64);
+  if (!workspace.empty()) check_pointer(driver, "run", "workspace", workspace.data(), device_idx, 64);
 
   ForwardParams params = forward_params(plan, args, workspace, score_terms);
   params.error_flag = error_flag(driver, device_idx);
   for (const auto& [kernel, grid] : launches) {
-    std::array<void*, 1> parameters = {&params};
-    driver.check(
-        driver.api().cuLaunchKernel(kernel->function, static_cast<unsigned>(grid), 1, 1,
-                                    static_cast<unsigned>(kernel->num_threads), 1, 1,
-                                    static_cast<unsigned>(kernel->shared_bytes),
-                                    static_cast<CUstream>(stream.handle), parameters.data(), nullptr),
-        "cuLaunchKernel");
+    launch_kernel(driver, *kernel, grid, params, stream);
   }
 }
 
@@ -226,8 +187,9 @@ void report_kernel_errors(const char* call, int device_idx) {
                 "correct the index tensors of that call; it stayed in bounds, and its result is not valid");
 }
 
-DeviceInfo device_info(int device_idx) {
-  const Driver& driver = require_driver();
+DeviceInfo device_info(int device_idx, const char* call) {
+  const Driver& driver = Driver::required(call);
+  driver.check_device(call, "q", device_idx);
   const std::string name = driver.device_name(device_idx);
   DeviceInfo info = device_like(name);  // published throughput of a known model; zeros otherwise
   info.name = name;
@@ -243,7 +205,7 @@ DeviceInfo device_info(int device_idx) {
 StreamMemory::StreamMemory(int device_idx, std::size_t bytes, Stream stream)
     : device_idx_(device_idx), stream_(stream) {
   if (bytes == 0) return;
-  const Driver& driver = require_driver();
+  const Driver& driver = Driver::required("forward");
   const ContextScope context(driver, device_idx);
   CUdeviceptr address = 0;
   driver.check(driver.api().cuMemAllocAsync(&address, bytes, static_cast<CUstream>(stream.handle)),

@@ -14,8 +14,9 @@ namespace onepass::cuda {
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream);
 
-/// The GPU as a planning value. @throws EnvironmentError without a driver or such a device.
-DeviceInfo device_info(int device_idx);
+/// The GPU as a planning value. @throws EnvironmentError without a driver, InvalidArgument without such a
+/// device.
+DeviceInfo device_info(int device_idx, const char* call = "plan");
 
 /// What a kernel reported since the last call with this device (a length or page that led out of bounds in
 /// device

@@ -48,7 +48,7 @@ struct FillRows {
     for (int head = 0; head < p.num_heads_q; ++head) {
       unsigned short* out =
           static_cast<unsigned short*>(p.o.data) + b * p.o.batch_stride + i * p.o.row_stride + head * p.o.head_stride;
-      for (int d = lane; d < Spec::kHeadDimV; d += 32) out[d] = 0;
+      for (int d = lane; d < p.head_dim_v; d += 32) out[d] = 0;
       if (p.lse != nullptr && lane == 0) {
         p.lse[b * p.lse_batch_stride + head * p.lse_head_stride + i * p.lse_row_stride] = -infinity();
       }

@@ -49,12 +49,12 @@ struct MergeSplits {
     const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
 
     const Index64 out_row = batch_idx * p.o.batch_stride + (seq.q_row0 + i) * p.o.row_stride + head * p.o.head_stride;
-    for (int d = lane; d < Spec::kHeadDimV; d += 32) {
+    for (int d = lane; d < p.head_dim_v; d += 32) {
       float value = 0.0f;
       for (int split = 0; split < p.num_splits; ++split) {
         const float lse = p.split_lse[split * num_rows + index];
         if (lse == -infinity()) continue;
-        value += exp2_approx((lse - reference) * kLog2e) * p.split_o[(split * num_rows + index) * Spec::kHeadDimV + d];
+        value += exp2_approx((lse - reference) * kLog2e) * p.split_o[(split * num_rows + index) * p.head_dim_v + d];
       }
       const Uint32 packed_value = ElementTraits<Element>::pack(value * scale, 0.0f);
       static_cast<unsigned short*>(p.o.data)[out_row + d] = static_cast<unsigned short>(packed_value);

@@ -120,7 +120,8 @@ struct RowResult {
 ONEPASS_DEVICE RowResult finish_row(float max, float total, float scale_log2, float sink) {
   RowResult result;
   result.factor = total == 0.0f ? 0.0f : reciprocal_approx(total);  // the largest term is 1, so total is normal
-  result.lse = total == 0.0f ? -infinity() : (max * scale_log2 + log2_approx(total)) * kLn2;
+  // max * scale first in natural units: in base 2 the largest finite scores would overflow.
+  result.lse = total == 0.0f ? -infinity() : fmaf(max, scale_log2 * kLn2, log2_approx(total) * kLn2);
   if (sink != -infinity()) {
     const float larger = fmaxf(result.lse, sink);
     const float joint =

@@ -1,0 +1,31 @@
+#include "backends/cuda/host/launch.h"
+
+#include <fmt/format.h>
+
+#include "support/message.h"
+
+namespace onepass::cuda {
+
+void check_pointer(const Driver& driver, const char* call, const char* name, const void* pointer,
+                   int device_idx, int alignment) {
+  int actual = -1;
+  if (!driver.device_of(pointer, actual)) {
+    throw_invalid(call,
+                  fmt::format("{} is said to be on GPU {}, but its address is host memory", name, device_idx),
+                  "device memory", fmt::format("copy {} to the GPU", name));
+  }
+  if (actual != device_idx) {
+    throw_invalid(call,
+                  fmt::format("{} is memory of GPU {}, but the call is for GPU {}", name, actual, device_idx),
+                  "all tensors of a call on one GPU", fmt::format("copy {} to GPU {}", name, device_idx));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (address % static_cast<std::uintptr_t>(alignment) != 0) {
+    throw_invalid(
+        call, fmt::format("{} starts at address {:#x}", name, address),
+        fmt::format("a multiple of {} bytes: with these strides rows are read in such pieces", alignment),
+        fmt::format("copy {} to aligned memory", name));
+  }
+}
+
+}  // namespace onepass::cuda
