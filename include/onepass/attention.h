@@ -119,13 +119,15 @@ ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& opt
 ///   out_a, out_b, out  [B, Sq, Hq, Dv] (f32, f16 or bf16, each its own), any strides
 ///   lse_a, lse_b       [B, Hq, Sq] f32 natural log; lse likewise, optional
 /// or packed: [Tq, Hq, Dv] and [Hq, Tq]. out may be out_a or out_b, lse may be lse_a or lse_b.
+/// All on one device.
 struct MergeArguments {
   TensorView out_a, lse_a, out_b, lse_b, out, lse;
 };
 
 /// lse = logaddexp(lse_a, lse_b); out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b.
 /// -inf on one side returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf.
+/// On a GPU the work is queued on `stream` when the call returns; num_threads is for the CPU.
 /// @throws InvalidArgument.
-ONEPASS_API void merge(const MergeArguments& args, int num_threads = 0);
+ONEPASS_API void merge(const MergeArguments& args, int num_threads = 0, Stream stream = {});
 
 }  // namespace onepass

@@ -9,6 +9,7 @@
 
 #include "backends/cpu/merge.h"
 #include "backends/cuda/host/forward.h"
+#include "backends/cuda/host/merge.h"
 #include "backends/launch.h"
 #include "plan/make_plan.h"
 #include "plan/workspace.h"
@@ -78,8 +79,9 @@ void forward(const ForwardArguments& args, const ForwardOptions& options, Stream
   launch(made, args, {memory.get(), bytes}, stream);
 }
 
-void merge(const MergeArguments& args, int num_threads) {
+void merge(const MergeArguments& args, int num_threads, Stream stream) {
   validate_merge("merge", args);
+  if (args.out.device == DeviceKind::Cuda) return cuda::merge(args, stream);
   cpu::merge(args, num_threads > 0 ? num_threads : this_cpu().num_processors);
 }
 

@@ -56,6 +56,16 @@ void Checker::sane(NamedView t) const {
   }
 }
 
+void Checker::same_device(NamedView t, NamedView first) const {
+  if (!t.view.present()) return;
+  if (t.view.device == first.view.device && t.view.device_idx == first.view.device_idx) return;
+  const auto where = [](const TensorView& v) {
+    return v.device == DeviceKind::Cpu ? std::string("the CPU") : fmt::format("GPU {}", v.device_idx);
+  };
+  fail(fmt::format("{} is on {}, but {} is on {}", t.name, where(t.view), first.name, where(first.view)),
+       "all tensors of a call on one device", fmt::format("copy {} to {}'s device", t.name, first.name));
+}
+
 void Checker::rank(NamedView t, int rank, const char* layout) const {
   if (t.view.rank == rank) return;
   fail(fmt::format("{} has {} dimensions", describe(t), t.view.rank),

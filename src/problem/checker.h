@@ -24,6 +24,8 @@ class Checker {
   void present(NamedView t, const char* meaning) const;
   /// Rank, extents and byte size are sane; strides stay inside 64-bit addresses.
   void sane(NamedView t) const;
+  /// `t` is absent or on the device of `first`.
+  void same_device(NamedView t, NamedView first) const;
   void rank(NamedView t, int rank, const char* layout) const;
   void dtype(NamedView t, std::initializer_list<DType> allowed, const char* why) const;
   /// Extent `dim` equals `extent`, which `because` explains ("k has 4 heads").

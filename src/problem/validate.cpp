@@ -77,13 +77,7 @@ class Validator {
     check_.present({"out", args_.out}, "where the result goes");
     for (const Named& t : all_tensors(args_)) {
       check_.sane(t);
-      if (t.view.present() && (t.view.device != args_.q.device || t.view.device_idx != args_.q.device_idx)) {
-        const auto where = [](const TensorView& v) {
-          return v.device == DeviceKind::Cpu ? std::string("the CPU") : fmt::format("GPU {}", v.device_idx);
-        };
-        check_.fail(fmt::format("{} is on {}, but q is on {}", t.name, where(t.view), where(args_.q)),
-                    "all tensors of a call on one device", fmt::format("copy {} to q's device", t.name));
-      }
+      check_.same_device(t, {"q", args_.q});
     }
     p_.memory = args_.q.device;
   }
@@ -553,11 +547,7 @@ void validate_merge(const char* call, const MergeArguments& args) {
   for (const Named& t : {out_a, lse_a, out_b, lse_b, out, lse}) {
     check.sane(t);
     check.address(t);
-    if (t.view.present() && t.view.device != DeviceKind::Cpu) {
-      check.fail(fmt::format("{} is in GPU memory", t.name),
-                 "tensors in host memory: this version merges on the CPU",
-                 fmt::format("copy {} to the host", t.name));
-    }
+    check.same_device(t, out);
   }
   if (out.view.rank != 3 && out.view.rank != 4) {
     check.fail(fmt::format("out {} has {} dimensions", shape_string(out.view), out.view.rank),

@@ -10,7 +10,15 @@
 
 namespace onepass {
 
-enum class KernelFamily { Sm80Forward, MergeSplits, FillRows };
+enum class KernelFamily {
+  Sm80Forward,
+  MergeSplits,
+  FillRows,
+  MergeStates,
+  NaiveScores,  // the baseline of tests and benchmarks; no plan has it
+  NaiveSoftmax,
+  NaiveValues,
+};
 
 struct KernelSpec {
   KernelFamily family = KernelFamily::Sm80Forward;

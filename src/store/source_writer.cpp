@@ -7,14 +7,19 @@ namespace {
 
 struct FamilyText {
   KernelFamily family;
-  std::string_view file;  // of the kernel folder
-  std::string_view type;  // the kernel's class template over Spec, launched with ForwardParams
+  std::string_view file;    // of the kernel folder
+  std::string_view type;    // the kernel's class template over Spec
+  std::string_view params;  // what it is launched with
 };
 
 constexpr FamilyText kTexts[] = {
-    {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80"},
-    {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits"},
-    {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows"},
+    {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80", "ForwardParams"},
+    {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
+    {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
+    {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
+    {KernelFamily::NaiveScores, "baseline/naive.cuh", "NaiveScores", "NaiveParams"},
+    {KernelFamily::NaiveSoftmax, "baseline/naive.cuh", "NaiveSoftmax", "NaiveParams"},
+    {KernelFamily::NaiveValues, "baseline/naive.cuh", "NaiveValues", "NaiveParams"},
 };
 
 const FamilyText& text_of(KernelFamily family) {
@@ -47,7 +52,7 @@ static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much 
 }}  // namespace onepass::cuda
 
 extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
-    {name}(const __grid_constant__ onepass::cuda::ForwardParams params) {{
+    {name}(const __grid_constant__ onepass::cuda::{params} params) {{
   extern __shared__ __align__(128) char shared[];
   onepass::cuda::{type}<onepass::cuda::Spec>(params, shared).run(shared);
 }}
@@ -60,9 +65,9 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
                      fmt::arg("store_bytes", spec.store_bytes), fmt::arg("paged", spec.paged),
                      fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
                      fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("query_resident", spec.query_resident),
-                     fmt::arg("type", text.type), fmt::arg("threads", num_threads(spec)),
-                     fmt::arg("shared", shared_bytes(spec)), fmt::arg("min_blocks", spec.min_blocks),
-                     fmt::arg("name", kernel_name(spec)));
+                     fmt::arg("type", text.type), fmt::arg("params", text.params),
+                     fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
+                     fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
 }
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {

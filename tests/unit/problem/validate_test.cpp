@@ -511,7 +511,7 @@ TEST(validate, merge_checks_shapes_dtypes_and_addresses) {
   EXPECT_THAT(f.refusal(), HasSubstr("null data pointer"));
   MergeCall g;
   g.args.out_a.device = DeviceKind::Cuda;
-  EXPECT_THAT(g.refusal(), HasSubstr("out_a is in GPU memory"));
+  EXPECT_THAT(g.refusal(), HasSubstr("out_a is on GPU 0, but out is on the CPU"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
   };
   for (int i = 0; i < 2000; ++i) {
     KernelSpec spec;
-    spec.family = static_cast<KernelFamily>(number(0, 2));
+    spec.family = static_cast<KernelFamily>(number(0, static_cast<int>(KernelFamily::NaiveValues)));
     spec.architecture = number(80, 121);
     spec.dtype = number(0, 1) == 0 ? DType::F16 : DType::BF16;
     for (int KernelSpec::*member :

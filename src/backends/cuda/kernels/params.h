@@ -58,9 +58,44 @@ struct ForwardParams {
   float softcap;  // 0: none
 };
 
+/// Element type of a tensor whose kernel takes several.
+enum class FloatType : int { F32 = 0, F16 = 1, Bf16 = 2 };
+
+/// A partial result: out [B, S, H, Dv] and lse [B, H, S]; packed ones are a batch of one.
+struct StateParams {
+  void* out;
+  long long batch_stride, row_stride, head_stride, dim_stride;
+  float* lse;  // of the result: may be null
+  long long lse_batch_stride, lse_head_stride, lse_row_stride;
+  FloatType type;  // of out
+  int unused;
+};
+
+struct MergeParams {
+  StateParams a, b, out;
+  long long num_rows;  // S
+  int batch, num_heads, head_dim_v;
+  int unused;
+};
+
+/// The plain three-step evaluation (baseline/naive.cuh); every tensor dense.
+struct NaiveParams {
+  TensorParams q, k, v, o;
+  float* scores;        // [B, Hq, Sq, Sk]
+  void* probabilities;  // [B, Hq, Sq, Sk], the element type
+  int batch, num_heads_q, group;
+  int seqlen_q, seqlen_k, head_dim, head_dim_v;
+  int mask_kind;  // onepass::MaskKind
+  long long window_left, window_right;
+  float softmax_scale;
+  int unused;
+};
+
 enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity = 2 };
 
 static_assert(sizeof(TensorParams) == 32, "host and device must agree");
 static_assert(sizeof(ForwardParams) == 448, "host and device must agree");
+static_assert(sizeof(MergeParams) == 264, "host and device must agree");
+static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 
 }  // namespace onepass::cuda
