@@ -130,12 +130,15 @@ typedef struct onepass_forward_args {
   const onepass_tensor* sinks;        /* optional, f32 [Hq]: exp(sink) joins the denominator */
   const onepass_tensor* k_descale;    /* optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K */
   const onepass_tensor* v_descale;    /* optional, likewise for V */
+  void*
+      stream; /* GPU: the CUstream or cudaStream_t, of the tensors' device, on which the work is queued; NULL
+                   is the default stream. A CPU ignores it and has finished when the call returns. */
 } onepass_forward_args;
 
 #define ONEPASS_FORWARD_ARGS_INIT                                                                         \
   {                                                                                                       \
     sizeof(onepass_forward_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL                                                                                  \
+        NULL, NULL, NULL, NULL                                                                            \
   }
 
 /* The values of one forward call. */
@@ -173,10 +176,11 @@ typedef struct onepass_merge_args {
   const onepass_tensor* lse_b;
   const onepass_tensor* out; /* written */
   const onepass_tensor* lse; /* optional, written */
+  void* stream;              /* as in onepass_forward_args */
 } onepass_merge_args;
 
 #define ONEPASS_MERGE_ARGS_INIT \
-  { sizeof(onepass_merge_args), NULL, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(onepass_merge_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* A plan: which implementation runs and how. Made for shapes, strides, dtypes, options and length bounds;
  * holds no data and may be run any number of times. */
@@ -216,7 +220,8 @@ ONEPASS_API onepass_status onepass_tensor_make(const void* data, int32_t dtype, 
 ONEPASS_API onepass_status onepass_tensor_from_dlpack(const void* dl_tensor, onepass_tensor* tensor);
 
 /* out = softmax(scale * q k^T + mask) v. `options` may be NULL for the defaults. Plans, allocates a
- * workspace and runs; to keep both across calls, use a plan.
+ * workspace and runs; to keep both across calls, use a plan. On a GPU the work is queued on args->stream
+ * when the call returns, and tensors must stay until it is done.
  * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY. */
 ONEPASS_API onepass_status onepass_forward(const onepass_forward_args* args,
                                            const onepass_forward_options* options);
@@ -244,7 +249,8 @@ ONEPASS_API onepass_status onepass_plan_explain(const onepass_plan* plan, const 
 
 /* Carries out a plan. `args` has the shapes, strides and dtypes that the plan was made for, and lengths
  * within its bounds. `workspace` is aligned to 64 bytes and holds at least onepass_plan_workspace_bytes
- * (NULL when that is 0); its contents need no preparation, and nothing more is allocated for tensors.
+ * (NULL when that is 0) of the tensors' device; its contents need no preparation, and nothing more is
+ * allocated for tensors. On a GPU the work is queued on args->stream when the call returns.
  * ONEPASS_INVALID_ARGUMENT before anything is written. */
 ONEPASS_API onepass_status onepass_plan_run(const onepass_plan* plan, const onepass_forward_args* args,
                                             void* workspace, size_t workspace_bytes);

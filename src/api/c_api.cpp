@@ -43,10 +43,10 @@ static_assert(static_cast<int>(Backend::Auto) == ONEPASS_BACKEND_AUTO &&
 
 // No padding at the end: a later field must not land where an older caller left garbage.
 static_assert(sizeof(onepass_tensor) == offsetof(onepass_tensor, device_idx) + sizeof(std::int32_t));
-static_assert(sizeof(onepass_forward_args) == offsetof(onepass_forward_args, v_descale) + sizeof(void*));
+static_assert(sizeof(onepass_forward_args) == offsetof(onepass_forward_args, stream) + sizeof(void*));
 static_assert(sizeof(onepass_forward_options) ==
               offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
-static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, lse) + sizeof(void*));
+static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
 
 constexpr onepass_tensor kTensorDefaults = ONEPASS_TENSOR_INIT;
 constexpr onepass_forward_args kArgsDefaults = ONEPASS_FORWARD_ARGS_INIT;
@@ -127,6 +127,10 @@ ForwardArguments arguments_of(const char* call, const onepass_forward_args* give
   args.k_descale = view_of(call, "k_descale", a.k_descale);
   args.v_descale = view_of(call, "v_descale", a.v_descale);
   return args;
+}
+
+Stream stream_of(const char* call, const onepass_forward_args* given) {
+  return {read_struct(call, "args", given, kArgsDefaults, kArgsMinimum).stream};
 }
 
 /// -1 is C's way to leave a bound out; other negative values reach validate.cpp.
@@ -243,7 +247,9 @@ onepass_status onepass_tensor_from_dlpack(const void* dl_tensor, onepass_tensor*
 
 onepass_status onepass_forward(const onepass_forward_args* args, const onepass_forward_options* options) {
   constexpr const char* kCall = "onepass_forward";
-  return guarded(kCall, [&] { onepass::forward(arguments_of(kCall, args), options_of(kCall, options)); });
+  return guarded(kCall, [&] {
+    onepass::forward(arguments_of(kCall, args), options_of(kCall, options), stream_of(kCall, args));
+  });
 }
 
 onepass_status onepass_plan_create(const onepass_forward_args* args, const onepass_forward_options* options,
@@ -291,7 +297,7 @@ onepass_status onepass_plan_run(const onepass_plan* plan, const onepass_forward_
                              "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
     }
     onepass::run(plan->value, arguments_of(kCall, args),
-                 {static_cast<std::byte*>(workspace), workspace_bytes});
+                 {static_cast<std::byte*>(workspace), workspace_bytes}, stream_of(kCall, args));
   });
 }
 
@@ -316,6 +322,6 @@ onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads
     merge.lse_b = view_of(kCall, "lse_b", a.lse_b);
     merge.out = view_of(kCall, "out", a.out);
     merge.lse = view_of(kCall, "lse", a.lse);
-    onepass::merge(merge, num_threads);
+    onepass::merge(merge, num_threads, {a.stream});
   });
 }

@@ -223,6 +223,22 @@ TEST_F(CApi, a_scale_without_its_flag_is_refused_instead_of_ignored) {
                     HasSubstr("set has_softmax_scale to 1")));
 }
 
+TEST_F(CApi, a_stream_means_nothing_to_the_cpu) {
+  int not_a_stream = 0;
+  args.stream = &not_a_stream;
+  ASSERT_EQ(onepass_forward(&args, &options), ONEPASS_OK) << onepass_last_error_message();
+  expect_causal_means();
+}
+
+TEST_F(CApi, callers_from_before_there_were_streams_are_served) {
+  onepass_forward_args old_args;
+  std::memset(&old_args, 0xab, sizeof(old_args));
+  std::memcpy(&old_args, &args, offsetof(onepass_forward_args, stream));
+  old_args.struct_size = offsetof(onepass_forward_args, stream);
+  ASSERT_EQ(onepass_forward(&old_args, &options), ONEPASS_OK) << onepass_last_error_message();
+  expect_causal_means();
+}
+
 TEST_F(CApi, structs_of_an_older_caller_get_defaults_for_what_they_lack) {
   // Everything past struct_size is garbage that must not be read.
   onepass_forward_options old_options;
