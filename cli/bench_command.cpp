@@ -52,9 +52,9 @@ ExecutionOptions execution_on(const BenchOptions& o, Backend backend) {
 std::vector<BenchResult> bench_case(const NamedCase& named, const BenchOptions& o,
                                     const std::function<void(const std::string&)>& show) {
   const verify::CaseTensors tensors = verify::make_tensors(named.values);
-  std::vector<Execution> executions;
+  std::vector<CpuExecution> executions;
   std::vector<BenchResult> results;
-  for (const Backend backend : o.backends) {
+  for (const Backend backend : o.backends.list) {
     const ForwardOptions options = with_execution(tensors.options, execution_on(o, backend));
     executions.emplace_back(kCall, tensors.args, options);
     const Plan& plan = executions.back().plan();
@@ -180,11 +180,7 @@ Json result_to_json(const BenchResult& r, const MachinePeaks& peaks) {
     const TimingSummary& t = *r.timing;
     json["runs"] = t.num_runs;
     json["input_sets"] = r.num_input_sets;
-    json["seconds"] = {{"median", t.median},
-                       {"lower_quartile", t.lower_quartile},
-                       {"upper_quartile", t.upper_quartile},
-                       {"min", t.min},
-                       {"max", t.max}};
+    json["seconds"] = to_json(t);
     json["flops_per_second"] = r.flops_per_second();
     json["share_of_peak"] = r.flops_per_second() / peaks.flops_per_second(r.dtype);
     json["bytes_per_second"] = r.bytes_per_second();
@@ -197,11 +193,12 @@ Json result_to_json(const BenchResult& r, const MachinePeaks& peaks) {
 
 ExitStatus bench_command(const CommandLine& line) {
   const BenchOptions& o = line.bench;
+  if (o.backends.list.front() == Backend::Cuda) return gpu_bench_command(line);
   const std::vector<NamedCase> cases = collect_cases(kCall, o.cases);
   use_instruction_set(o.execution.instruction_set);
   std::size_t width = 4;
   for (const NamedCase& named : cases) {
-    for (const Backend backend : o.backends) check_runnable(kCall, named, execution_on(o, backend));
+    for (const Backend backend : o.backends.list) check_runnable(kCall, named, execution_on(o, backend));
     width = std::max(width, named.text.size());
   }
 

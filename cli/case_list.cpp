@@ -70,10 +70,11 @@ std::vector<NamedCase> collect_cases(const std::string& call, const CaseOptions&
 
 void check_runnable(const std::string& call, const NamedCase& named, const ExecutionOptions& execution) {
   const std::string about = fmt::format("{}: {}", call, named.text);
+  const DeviceInfo device = device_of(execution.backend, about.c_str());
   const verify::CaseShapes shapes = verify::case_shapes(named.values);
   const ForwardOptions options = with_execution(shapes.options, execution);
   make_plan(about.c_str(), validate_problem(about.c_str(), shapes.args, options),
-            {options.backend, options.num_threads, options.num_splits}, this_cpu());
+            {options.backend, options.num_threads, options.num_splits}, device);
 }
 
 }  // namespace onepass::cli

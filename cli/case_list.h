@@ -19,7 +19,7 @@ struct NamedCase {
 std::vector<NamedCase> collect_cases(const std::string& call, const CaseOptions& options);
 
 /// Checks a case and that somebody runs it as asked, so that a list does not stop halfway. Uses no memory for
-/// tensors. @throws InvalidArgument, NotSupported, naming the case.
+/// tensors. @throws InvalidArgument, NotSupported, EnvironmentError without the asked GPU, naming the case.
 void check_runnable(const std::string& call, const NamedCase& named, const ExecutionOptions& execution);
 
 }  // namespace onepass::cli

@@ -9,6 +9,8 @@ namespace onepass::cli {
 ExitStatus run_command(const CommandLine& line);
 ExitStatus check_command(const CommandLine& line);
 ExitStatus bench_command(const CommandLine& line);
+/// bench_command's part for --backends cuda.
+ExitStatus gpu_bench_command(const CommandLine& line);
 ExitStatus plan_command(const CommandLine& line);
 ExitStatus info_command(const CommandLine& line);
 

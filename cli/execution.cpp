@@ -5,6 +5,8 @@
 
 #include "backends/cpu/backend.h"
 #include "backends/cpu/sequence.h"
+#include "backends/cuda/host/forward.h"
+#include "cli/gpu_execution.h"
 #include "dispatch/accounting.h"
 #include "plan/make_plan.h"
 #include "problem/validate.h"
@@ -25,7 +27,17 @@ ForwardOptions with_execution(ForwardOptions options, const ExecutionOptions& ex
   return options;
 }
 
-Execution::Execution(const char* call, const ForwardArguments& args, const ForwardOptions& options)
+DeviceInfo device_of(Backend backend, const char* call) {
+  return backend == Backend::Cuda ? cuda::device_info(0, call) : this_cpu();
+}
+
+std::unique_ptr<Execution> make_execution(const char* call, const ForwardArguments& args,
+                                          const ForwardOptions& options) {
+  if (options.backend == Backend::Cuda) return std::make_unique<GpuExecution>(call, args, options);
+  return std::make_unique<CpuExecution>(call, args, options);
+}
+
+CpuExecution::CpuExecution(const char* call, const ForwardArguments& args, const ForwardOptions& options)
     : args_(args) {
   const AttentionProblem problem = validate_problem(call, args, options);
   validate_run(call, problem, args);
@@ -35,7 +47,7 @@ Execution::Execution(const char* call, const ForwardArguments& args, const Forwa
       std::shared_ptr<std::byte[]>(memory, [](std::byte* p) { ::operator delete[](p, kWorkspaceAlignment); });
 }
 
-double Execution::run(const ForwardArguments& args) const {
+double CpuExecution::run(const ForwardArguments& args) const {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   onepass::run(plan_, args, {workspace_.get(), plan_.workspace_bytes()});

@@ -18,16 +18,32 @@ void use_instruction_set(const std::string& name);
 /// `options` with the backend and threads of `execution`, and its splits unless 0 (a case may name its own).
 ForwardOptions with_execution(ForwardOptions options, const ExecutionOptions& execution);
 
-/// A plan and its workspace, to be run any number of times.
+/// The processor that a backend plans for: GPU 0 for 'cuda', else this CPU. `call` begins messages.
+/// @throws EnvironmentError when it is not there.
+DeviceInfo device_of(Backend backend, const char* call);
+
+/// A call on tensors in host memory, planned and ready to run.
 class Execution {
  public:
-  /// Checks everything, index values included, so that run() meets no wrong argument. `call` begins messages.
-  /// @throws InvalidArgument, NotSupported.
-  Execution(const char* call, const ForwardArguments& args, const ForwardOptions& options);
+  virtual ~Execution() = default;
+  virtual const Plan& plan() const = 0;
+  /// Runs once, leaves the outputs in host memory, and returns the seconds that the computation took.
+  virtual double run() = 0;
+};
 
-  const Plan& plan() const { return plan_; }
-  /// Runs once and returns the seconds that took.
-  double run() const { return run(args_); }
+/// Checks everything, index values included, so that run() meets no wrong argument. `call` begins messages.
+/// @throws InvalidArgument, NotSupported, EnvironmentError.
+std::unique_ptr<Execution> make_execution(const char* call, const ForwardArguments& args,
+                                          const ForwardOptions& options);
+
+/// A plan for this CPU and its workspace, to be run any number of times.
+class CpuExecution : public Execution {
+ public:
+  /// As make_execution.
+  CpuExecution(const char* call, const ForwardArguments& args, const ForwardOptions& options);
+
+  const Plan& plan() const override { return plan_; }
+  double run() override { return run(args_); }
   /// The same on other tensors of equal shapes, strides and lengths.
   double run(const ForwardArguments& args) const;
 

@@ -138,6 +138,14 @@ Json plan_to_json(const Plan& plan) {
           {"accounting", accounting_to_json(plan.accounting)}};
 }
 
+Json to_json(const TimingSummary& t) {
+  return {{"median", t.median},
+          {"lower_quartile", t.lower_quartile},
+          {"upper_quartile", t.upper_quartile},
+          {"min", t.min},
+          {"max", t.max}};
+}
+
 Json failure_to_json(const Failure& failure) {
   const std::string first = failure.message.substr(0, failure.message.find('\n'));
   return {{"kind", failure.kind},

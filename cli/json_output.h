@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/failure.h"
+#include "cli/timing.h"
 #include "onepass/plan.h"
 #include "problem/attention_problem.h"
 
@@ -16,6 +17,7 @@ Json device_to_json(const DeviceInfo& device);
 Json accounting_to_json(const Accounting& accounting);
 Json declines_to_json(const std::vector<Decline>& declines);
 Json plan_to_json(const Plan& plan);
+Json to_json(const TimingSummary& timing);
 Json failure_to_json(const Failure& failure);
 
 /// A number, or "inf", "-inf", "nan", which JSON has no numbers for.

@@ -100,20 +100,29 @@ Backend parse_backend(const OptionName& name, const std::string& text) {
   fail(name, text, fmt::format("{}", fmt::join(allowed, ", ")), fmt::format("use {} auto", name.option));
 }
 
-std::vector<Backend> parse_backends(const OptionName& name, const std::string& text) {
-  std::vector<Backend> backends;
+BenchBackends parse_backends(const OptionName& name, const std::string& text) {
+  static constexpr std::string_view kSets[][2] = {{"cpu", "reference"}, {"cuda", "naive"}};  // by processor
+  std::vector<std::string> words;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, comma - begin);
+    words.push_back(text.substr(begin, comma - begin));
     begin = comma + 1;
-    const Backend backend = parse_backend(name, word);
-    if (backend == Backend::Auto || std::find(backends.begin(), backends.end(), backend) != backends.end()) {
-      fail(name, text, "different ones of cpu, reference, cuda, separated by commas",
-           fmt::format("use {} cpu,reference", name.option));
-    }
-    backends.push_back(backend);
   }
-  return backends;
+  const auto has = [&](std::string_view word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  for (const auto& [first, second] : kSets) {
+    const std::size_t known = (has(first) ? 1u : 0u) + (has(second) ? 1u : 0u);
+    if (known == 0 || known != words.size()) continue;
+    if (first == "cpu") {
+      BenchBackends backends{{}, false};
+      for (const std::string& word : words) backends.list.push_back(parse_backend(name, word));
+      return backends;
+    }
+    if (has("cuda")) return {{Backend::Cuda}, has("naive")};
+  }
+  fail(name, text, "cpu, reference or both, separated by a comma; or cuda, or cuda,naive",
+       fmt::format("use {} cpu,reference", name.option));
 }
 
 bool parse_heads_first(const OptionName& name, const std::string& text) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "cli/options.h"
 #include "onepass/attention.h"
 
 namespace onepass::cli {
@@ -27,8 +27,8 @@ std::pair<std::int64_t, std::int64_t> parse_window(const OptionName& name, const
 Causal parse_causal(const OptionName& name, const std::string& text);  // "" is bottom-right
 DType parse_float_dtype(const OptionName& name, const std::string& text);
 Backend parse_backend(const OptionName& name, const std::string& text);
-/// "cpu,reference": no repetition, and no "auto".
-std::vector<Backend> parse_backends(const OptionName& name, const std::string& text);
+/// "cpu,reference" or "cuda,naive": no repetition, no "auto", one processor.
+BenchBackends parse_backends(const OptionName& name, const std::string& text);
 /// true for "bhsd", false for "bshd".
 bool parse_heads_first(const OptionName& name, const std::string& text);
 

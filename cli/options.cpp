@@ -184,10 +184,10 @@ void add_bench(CLI::App& app, const VerbText& text, CommandLine& line) {
   verb.value(
       "--backends", "LIST",
       [&o](const OptionName& n, const std::string& t) { o.backends = parse_backends(n, t); },
-      "to time in turns, such as cpu,reference; cpu by default");
+      "to time in turns: cpu,reference, or cuda,naive; cpu by default");
   verb.execution(o.execution);
   verb.instruction_set(o.execution);
-  verb.integer("--repeat", o.repeat, 1, 1'000'000, "timed runs of each case and backend");
+  verb.integer("--repeat", o.repeat, 1, 1'000'000, "timed runs (bursts on a GPU) of each case and backend");
   verb.value(
       "--min-time", "SECONDS",
       [&o](const OptionName& n, const std::string& t) { o.min_seconds = parse_seconds(n, t); },

@@ -47,11 +47,17 @@ struct CheckOptions {
   ExecutionOptions execution;
 };
 
+/// What is timed in turns, all on one processor.
+struct BenchBackends {
+  std::vector<Backend> list = {Backend::Cpu};
+  bool naive = false;  // beside cuda: the plain evaluation of the same GPU
+};
+
 struct BenchOptions {
   CaseOptions cases;
-  std::vector<Backend> backends = {Backend::Cpu};
+  BenchBackends backends;
   ExecutionOptions execution;  // its backend is not used
-  int repeat = 0;              // 0: as many as min_seconds takes
+  int repeat = 0;              // runs, or bursts on a GPU; 0: as many as min_seconds takes, or 15 bursts
   double min_seconds = 0.5;    // per case and backend
   bool check = true;
 };

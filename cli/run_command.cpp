@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +39,10 @@ bool other_layout_fits(ForwardArguments args, const ForwardOptions& options) {
   }
 }
 
-Execution prepare(const RunOptions& run, const ForwardArguments& args, const ForwardOptions& options) {
+std::unique_ptr<Execution> prepare(const RunOptions& run, const ForwardArguments& args,
+                                   const ForwardOptions& options) {
   try {
-    return Execution(kCall, args, options);
+    return make_execution(kCall, args, options);
   } catch (const InvalidArgument& e) {
     // The rules speak of views; on the command line an exchanged layout has a shorter cure.
     if (args.q.rank != 4 || !other_layout_fits(args, options)) throw;
@@ -85,7 +87,10 @@ std::string result_text(const RunResult& r) {
                           plan.tile_m, plan.tile_n, plan.num_splits, plan.num_splits == 1 ? "" : "s",
                           plan.num_threads, plan.num_threads == 1 ? "" : "s",
                           bytes_text(static_cast<double>(plan.workspace_bytes()))));
-  text += labelled("time", fmt::format("{} (one run, nothing warmed up): {}", seconds_text(r.seconds),
+  const bool on_gpu = plan.device.kind == DeviceInfo::Kind::Cuda;
+  text += labelled("time", fmt::format("{} ({}): {}", seconds_text(r.seconds),
+                                       on_gpu ? "one run on the GPU, after one that loaded the kernels"
+                                              : "one run, nothing warmed up",
                                        decimal_text(r.flops / r.seconds, "FLOP/s")));
   text += labelled("out", to_text(r.out));
   text += labelled("lse", to_text(r.lse));
@@ -118,12 +123,12 @@ ExitStatus run_command(const CommandLine& line) {
   const RunInputs inputs = load_run_inputs(o);
   const ForwardArguments& args = inputs.args;
   const ForwardOptions options = with_execution(o.forward, o.execution);
-  const Execution execution = prepare(o, args, options);
+  const std::unique_ptr<Execution> execution = prepare(o, args, options);
 
   Progress progress(line.progress || stderr_is_terminal());
-  RunResult result(execution.plan());
-  result.seconds = execution.run();
-  result.flops = exact_work(execution.plan(), args).flops;
+  RunResult result(execution->plan());
+  result.seconds = execution->run();
+  result.flops = exact_work(execution->plan(), args).flops;
   result.out = summarise(args.out);
   result.lse = summarise(args.softmax_lse);
   if (o.check) {

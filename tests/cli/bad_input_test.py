@@ -310,9 +310,22 @@ class BadCommandLine(CliTest):
             file.write(bytes(range(256)) * 64)
         self.refused("check", "--file", self.path("cases.txt"), says=["cases.txt"])
 
-    def test_cuda_on_the_cpu_is_declined(self):
-        self.refused("check", "f32_b1_hq1_sq1_d8", "--backend", "cuda", status=3,
-                     says=["sm80_forward declines (runs on an NVIDIA GPU"])
+    def test_cuda_without_a_gpu_is_one_error_before_anything_is_computed(self):
+        if self.document("info")["gpu"]["present"]:
+            self.skipTest("this machine has a GPU")
+        for arguments in (
+                ["check", "bf16_b1_hq1_sq1_d8", "--backend", "cuda"],
+                ["bench", "bf16_b1_hq1_sq1_d8", "--backends", "cuda"],
+                ["bench", "bf16_b1_hq1_sq1_d8", "--backends", "cuda,naive"],
+                ["run", "--q", self.q, "--k", self.k, "--v", self.v, "--out", self.out, "--dtype", "bf16",
+                 "--backend", "cuda"]):
+            with self.subTest(arguments=arguments):
+                self.refused(*arguments, status=3, says=["an NVIDIA GPU with its driver"])
+
+    def test_backends_of_two_processors_are_not_timed_in_turns(self):
+        for text in ("cpu,cuda", "naive", "naive,cpu", "cuda,cuda", "auto", ""):
+            with self.subTest(backends=text):
+                self.refused("bench", "bf16_b1_hq1_sq1_d8", "--backends", text, says=["--backends", "cuda,naive"])
 
     def test_full_stdout(self):
         with open("/dev/full", "w") as full:
