@@ -18,6 +18,11 @@ class CudaDevice:
     pause_s = 0.06  # between bursts, so that the power limit lowers no clock
 
     def __init__(self, device_idx: int = 0):
+        if device_idx >= torch.cuda.device_count():
+            raise SystemExit(f"bench: GPU {device_idx} was asked for, and torch {torch.__version__} sees "
+                             f"{torch.cuda.device_count()}.\n"
+                             "  Allowed: the index of an NVIDIA GPU, with a build of torch for CUDA.\n"
+                             "  Fix: run it on a machine with one; --dry-run tries the steps without.")
         torch.cuda.set_device(device_idx)
         torch.set_float32_matmul_precision("highest")  # the exact evaluation: float32, not TF32
         self.torch_device = torch.device("cuda", device_idx)
@@ -26,14 +31,6 @@ class CudaDevice:
         self.exact_type = torch.float32
         self.backend = "cuda"
         self.stream = 0  # where onepass queues its work; as a number, 0 is the default stream
-        # onepass_plan_create takes the name of a model that it knows.
-        known = [name for name in ("a100", "h100", "h200", "l40s", "rtx4090", "b200")
-                 if name in self.properties.name.lower().replace(" ", "")]
-        if not known:
-            raise SystemExit(f"bench: the GPU is {self.properties.name}.\n"
-                             "  Allowed: A100, H100, H200, L40S, RTX 4090, B200: onepass_plan_create knows these by name.\n"
-                             "  Fix: add the model to src/dispatch/device_info.cpp and to bench/accelerator.py")
-        self.plan_name = known[0]
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -115,7 +112,6 @@ class HostDevice:
     cache_bytes = 1 << 20
     exact_type = torch.float64
     backend = "auto"
-    plan_name = None
     stream = 0
 
     def synchronize(self) -> None:

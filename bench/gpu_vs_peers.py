@@ -48,7 +48,7 @@ class OnepassCall:
         q, k, v = (t.transpose(1, 2) for t in inputs)
         self.device, self.out = device, torch.full_like(q, math.nan)
         self.forward = Forward(library, q, k, v, self.out, problem.causal, backend=device.backend)
-        self.plan = Plan(self.forward, device.plan_name)
+        self.plan = Plan(self.forward)
 
     def __call__(self) -> torch.Tensor:
         self.forward.use_stream(self.device.stream)

@@ -70,22 +70,19 @@ class Forward:
         return self.kept[3]
 
     def explain(self) -> str:
-        """The plan of this call on this machine's CPU, as text."""
+        """The plan of this call, as text."""
         return Plan(self).explain()
 
 
 class Plan:
-    """The plan of a Forward, made once; calling it is one onepass_plan_run in a workspace that is kept.
+    """The plan of a Forward on the device of its tensors, made once; calling it is one onepass_plan_run in a
+    workspace that is kept."""
 
-    device: None for this machine's CPU, or the name of a known GPU ("h200").
-    """
-
-    def __init__(self, forward: Forward, device: str | None = None):
+    def __init__(self, forward: Forward):
         self.forward, self.library = forward, forward.library
         self.c = self.library.c
         self.handle = c_void_p()
-        name = device.encode() if device else None
-        self.library.check(self.c.onepass_plan_create(*forward.pointers, name, byref(self.handle)))
+        self.library.check(self.c.onepass_plan_create(*forward.pointers, None, byref(self.handle)))
         size = c_size_t()
         self.library.check(self.c.onepass_plan_workspace_bytes(self.handle, byref(size)))
         self.workspace_bytes = size.value
