@@ -313,11 +313,12 @@ class BadCommandLine(CliTest):
     def test_cuda_without_a_gpu_is_one_error_before_anything_is_computed(self):
         if self.document("info")["gpu"]["present"]:
             self.skipTest("this machine has a GPU")
+        q, k, v = (self.npy(name, [1, 4, 2, 8]) for name in "qkv")
         for arguments in (
                 ["check", "bf16_b1_hq1_sq1_d8", "--backend", "cuda"],
                 ["bench", "bf16_b1_hq1_sq1_d8", "--backends", "cuda"],
                 ["bench", "bf16_b1_hq1_sq1_d8", "--backends", "cuda,naive"],
-                ["run", "--q", self.q, "--k", self.k, "--v", self.v, "--out", self.out, "--dtype", "bf16",
+                ["run", "--q", q, "--k", k, "--v", v, "--out", self.path("o.npy"), "--dtype", "bf16",
                  "--backend", "cuda"]):
             with self.subTest(arguments=arguments):
                 self.refused(*arguments, status=3, says=["an NVIDIA GPU with its driver"])
