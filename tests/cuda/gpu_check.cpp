@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     if (line.empty() || line.front() == '#') continue;
     try {
       const onepass::verify::CheckReport report =
-          onepass::verify::check_case(onepass::parse_case(line), {.backend = onepass::Backend::Cuda});
+          onepass::verify::check_case(onepass::parse_case(line), {onepass::Backend::Cuda, 0, ""});
       ++(report.passed ? passed : failed);
       if (!report.passed) std::printf("FAILED %s: %s\n", line.c_str(), report.failure.c_str());
     } catch (const onepass::NotSupported&) {
