@@ -1,9 +1,10 @@
 # The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
-.PHONY: help run build test gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
+.PHONY: help run build bundle test gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
 ONEPASS := build/release/bin/onepass
+BUNDLE := build/release/share/onepass/onepass_kernels.bundle
 EXAMPLE := examples/data/minilm.safetensors
 # ThreadSanitizer of clang 14 wants addresses that newer kernels randomise away; harmless where not allowed.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -19,6 +20,12 @@ build:  ## build the library and the command line (build/release/bin/onepass)
 	@scripts/setup.sh build
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS)
+
+bundle: build  ## compile the common GPU kernels into the file that is installed beside the library (minutes; no GPU)
+	@scripts/setup.sh bundle
+	mkdir -p $(dir $(BUNDLE))
+	VIRTUAL_ENV=$(CURDIR)/.venv $(ONEPASS) kernels bundle --out $(BUNDLE)
+	@$(ONEPASS) kernels list --json | grep -q '"in_use": true' || { echo 'the new bundle is not found' >&2; exit 1; }
 
 test:  ## build everything and run every test that this machine can run
 	@scripts/setup.sh test

@@ -12,6 +12,7 @@ ExitStatus bench_command(const CommandLine& line);
 /// bench_command's part for --backends cuda.
 ExitStatus gpu_bench_command(const CommandLine& line);
 ExitStatus plan_command(const CommandLine& line);
+ExitStatus kernels_command(const CommandLine& line);
 ExitStatus info_command(const CommandLine& line);
 
 }  // namespace onepass::cli

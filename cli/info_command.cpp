@@ -10,6 +10,7 @@
 #include "backends/cuda/host/driver.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/kernels_actions.h"
 #include "cli/matrix_units.h"
 #include "cli/text_output.h"
 #include "onepass/attention.h"
@@ -86,7 +87,9 @@ void print_info_json(const DeviceInfo& cpu) {
        {"gpu",
         {{"present", cuda::Driver::instance() != nullptr},
          {"text", gpu_text()},
-         {"compiler", compiler_text()}}},
+         {"compiler", compiler_text()},
+         {"bundle", bundle_to_json()},
+         {"cache", cache_to_json()}}},
        {"known_devices", known_devices()}});
 }
 
@@ -113,7 +116,11 @@ void print_info_text(const DeviceInfo& cpu) {
                                     decimal_text(cpu.f16_flops_per_second, "FLOP/s"),
                                     decimal_text(cpu.memory_bytes_per_second, "B/s")));
   text += labelled("GPUs", gpu_text());
-  if (cuda::Driver::instance() != nullptr) text += labelled("GPU compiler", compiler_text());
+  if (cuda::Driver::instance() != nullptr || Nvrtc::instance() != nullptr) {
+    text += labelled("GPU compiler", compiler_text());
+  }
+  text += labelled("kernel bundle", bundle_text());
+  text += labelled("kernel cache", cache_text());
   text += labelled("plans for", fmt::format("this-cpu, {}", fmt::join(known_devices(), ", ")));
   print_text(text);
 }

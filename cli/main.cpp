@@ -16,6 +16,7 @@ ExitStatus dispatch(const CommandLine& line) {
     case Verb::Check: return check_command(line);
     case Verb::Bench: return bench_command(line);
     case Verb::Plan: return plan_command(line);
+    case Verb::Kernels: return kernels_command(line);
     case Verb::Info: return info_command(line);
   }
   return ExitStatus::Cannot;

@@ -27,7 +27,23 @@ constexpr VerbText kVerbs[] = {
     {Verb::Check, "check", "compare cases with a float64 evaluation"},
     {Verb::Bench, "bench", "time cases, each checked once before"},
     {Verb::Plan, "plan", "say what a case would do on a device, and what it costs at least"},
+    {Verb::Kernels, "kernels", "list, compile and keep GPU kernels"},
     {Verb::Info, "info", "show this build and this machine"},
+};
+
+struct ActionText {
+  KernelsAction action;
+  const char* name;
+  const char* description;
+};
+
+constexpr ActionText kActions[] = {
+    {KernelsAction::List, "list", "show the kernels of the bundle and of the disk cache"},
+    {KernelsAction::Warm, "warm", "compile what the plans of cases name into the disk cache"},
+    {KernelsAction::Clear, "clear", "empty the disk cache"},
+    {KernelsAction::Compile, "compile",
+     "compile kernels by name and show what they take of a multiprocessor"},
+    {KernelsAction::Bundle, "bundle", "compile the common kernels into the file that is shipped"},
 };
 
 constexpr struct {
@@ -41,6 +57,14 @@ class VerbBuilder {
       : sub_(*app.add_subcommand(verb.name, verb.description)), call_(fmt::format("onepass {}", verb.name)) {
     sub_.add_flag("--json", line.json, "print one JSON document");
     sub_.callback([&line, verb] { line.verb = verb.verb; });
+  }
+
+  /// An action of a verb, with options of its own.
+  VerbBuilder(VerbBuilder& verb, const ActionText& action, CommandLine& line)
+      : sub_(*verb.sub_.add_subcommand(action.name, action.description)),
+        call_(fmt::format("{} {}", verb.call_, action.name)) {
+    sub_.add_flag("--json", line.json, "print one JSON document");
+    sub_.callback([&line, action] { line.kernels.action = action.action; });
   }
 
   CLI::App& app() { return sub_; }
@@ -94,6 +118,10 @@ class VerbBuilder {
         ->type_name("FILE")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+
+  void device(std::string& target, const std::string& names) {
+    sub_.add_option("--device", target, names)->type_name("NAME");
   }
 
   void progress(CommandLine& line) {
@@ -197,18 +225,48 @@ void add_bench(CLI::App& app, const VerbText& text, CommandLine& line) {
   verb.progress(line);
 }
 
+std::string device_list() {
+  std::string devices;
+  for (const std::string& name : known_devices()) devices += name + ", ";
+  return devices;
+}
+
 void add_plan(CLI::App& app, const VerbText& text, CommandLine& line) {
   VerbBuilder verb(app, text, line);
   verb.app()
       .add_option("CASE", line.plan.case_text, fmt::format("a case text such as {}", kCaseExample))
       ->type_name("");
-  std::string devices;
-  for (const std::string& name : known_devices()) devices += name + ", ";
-  verb.app()
-      .add_option("--device", line.plan.device, fmt::format("this-cpu (default), {}or all", devices))
-      ->type_name("NAME");
+  verb.device(line.plan.device, fmt::format("this-cpu (default), {}or all", device_list()));
   verb.backend(line.plan.execution.backend);
   verb.execution(line.plan.execution);
+}
+
+void add_action(VerbBuilder& verb, const ActionText& text, CommandLine& line) {
+  VerbBuilder action(verb, text, line);
+  KernelsOptions& o = line.kernels;
+  switch (text.action) {
+    case KernelsAction::List:
+    case KernelsAction::Clear: return;
+    case KernelsAction::Warm:
+      action.cases(o.cases);
+      action.device(o.device, device_list() + "or gpu (default), the first of this machine");
+      return;
+    case KernelsAction::Compile:
+      action.app().add_option("NAME", o.names, "kernel names as 'onepass plan' prints them")->type_name("");
+      action.app().add_flag("--ptx", o.ptx, "PTX instead of machine code");
+      action.file("--out", o.out, "write the image of the one kernel here");
+      return;
+    case KernelsAction::Bundle:
+      action.file("--out", o.out, "the bundle to write");
+      action.progress(line);
+      return;
+  }
+}
+
+void add_kernels(CLI::App& app, const VerbText& text, CommandLine& line) {
+  VerbBuilder verb(app, text, line);
+  verb.app().require_subcommand(1);
+  for (const ActionText& action : kActions) add_action(verb, action, line);
 }
 
 void add_info(CLI::App& app, const VerbText& text, CommandLine& line) { VerbBuilder(app, text, line); }
@@ -220,10 +278,25 @@ const VerbText* find_verb(std::string_view name) {
   return nullptr;
 }
 
-std::string verb_list() {
+/// Names of a table, separated by commas.
+template <class Text, std::size_t N>
+std::string name_list(const Text (&texts)[N]) {
   std::string list;
-  for (const VerbText& verb : kVerbs) list += fmt::format("{}{}", list.empty() ? "" : ", ", verb.name);
+  for (const Text& text : texts) list += fmt::format("{}{}", list.empty() ? "" : ", ", text.name);
   return list;
+}
+
+bool is_action(std::string_view name) {
+  return std::any_of(std::begin(kActions), std::end(kActions),
+                     [&](const ActionText& action) { return name == action.name; });
+}
+
+/// The word at argv[1] (after the verb: argv[2]...) that is no option; empty when there is none.
+std::string_view first_word(int argc, const char* const* argv, int from) {
+  for (int i = from; i < argc; ++i) {
+    if (std::string_view(argv[i]).substr(0, 1) != "-") return argv[i];
+  }
+  return {};
 }
 
 /// CLI11 would name neither the word that is no verb nor the verbs there are.
@@ -233,7 +306,19 @@ void require_verb(int argc, const char* const* argv) {
   throw_invalid(
       "onepass",
       first.substr(0, 1) == "-" || argc < 2 ? "no verb is given" : fmt::format("\"{}\" is no verb", first),
-      verb_list(), "start with 'onepass --help'");
+      name_list(kVerbs), "start with 'onepass --help'");
+}
+
+/// Likewise for the actions of `kernels`.
+void require_action(int argc, const char* const* argv) {
+  if (argc < 2 || std::string_view(argv[1]) != verb_name(Verb::Kernels)) return;
+  const std::string_view action = first_word(argc, argv, 2);
+  const bool asks_for_help =
+      std::any_of(argv + 2, argv + argc, [](std::string_view a) { return a == "-h" || a == "--help"; });
+  if (is_action(action) || (action.empty() && asks_for_help)) return;
+  throw_invalid("onepass kernels",
+                action.empty() ? "no action is given" : fmt::format("\"{}\" is no action", action),
+                name_list(kActions), "start with 'onepass kernels --help'");
 }
 
 std::string sentence_part(std::string text) {
@@ -254,8 +339,12 @@ const char* verb_name(Verb verb) {
 }
 
 std::string call_name(int argc, const char* const* argv) {
-  if (argc >= 2 && find_verb(argv[1]) != nullptr) return fmt::format("onepass {}", argv[1]);
-  return "onepass";
+  if (argc < 2 || find_verb(argv[1]) == nullptr) return "onepass";
+  const std::string_view action = first_word(argc, argv, 2);
+  if (find_verb(argv[1])->verb == Verb::Kernels && is_action(action)) {
+    return fmt::format("onepass kernels {}", action);
+  }
+  return fmt::format("onepass {}", argv[1]);
 }
 
 bool wants_json(int argc, const char* const* argv) {
@@ -265,20 +354,26 @@ bool wants_json(int argc, const char* const* argv) {
 std::optional<CommandLine> parse_command_line(int argc, const char* const* argv) {
   const std::string call = call_name(argc, argv);
   require_verb(argc, argv);
+  require_action(argc, argv);
   CommandLine line;
   CLI::App app("Exact attention, softmax(scale * Q K^T + mask) V, in one pass over K and V.", "onepass");
   app.set_version_flag("--version", fmt::format("onepass {}", version()));
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 done, 1 a check failed, 2 the request is wrong, 3 the environment cannot do it.");
-  constexpr void (*kAdd[])(CLI::App&, const VerbText&, CommandLine&) = {add_run, add_check, add_bench,
-                                                                        add_plan, add_info};
+  constexpr void (*kAdd[])(CLI::App&, const VerbText&, CommandLine&) = {add_run,  add_check,   add_bench,
+                                                                        add_plan, add_kernels, add_info};
   for (std::size_t i = 0; i < std::size(kVerbs); ++i) kAdd[i](app, kVerbs[i], line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const auto chosen = app.get_subcommands();
-    print_text(chosen.empty() ? app.help() : chosen.front()->help("onepass"));
+    const CLI::App* chosen = &app;
+    std::string before;
+    while (!chosen->get_subcommands().empty()) {
+      before += (before.empty() ? "" : " ") + chosen->get_name();
+      chosen = chosen->get_subcommands().front();
+    }
+    print_text(chosen->help(before));
     return std::nullopt;
   } catch (const CLI::CallForVersion& e) {
     print_text(fmt::format("{}\n", e.what()));

@@ -12,7 +12,7 @@ namespace onepass::cli {
 /// For help texts and for the fixes of messages.
 inline constexpr const char* kCaseExample = "bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
 
-enum class Verb { Run, Check, Bench, Plan, Info };
+enum class Verb { Run, Check, Bench, Plan, Kernels, Info };
 
 const char* verb_name(Verb verb);
 
@@ -68,6 +68,17 @@ struct PlanOptions {
   ExecutionOptions execution;
 };
 
+enum class KernelsAction { List, Warm, Clear, Compile, Bundle };
+
+struct KernelsOptions {
+  KernelsAction action = KernelsAction::List;
+  CaseOptions cases;               // warm
+  std::string device = "gpu";      // warm: the first of this machine, or a name of the GPU table
+  std::vector<std::string> names;  // compile
+  bool ptx = false;                // compile
+  std::string out;                 // compile, bundle: the file to write
+};
+
 struct CommandLine {
   Verb verb = Verb::Info;
   bool json = false;
@@ -76,6 +87,7 @@ struct CommandLine {
   CheckOptions check;
   BenchOptions bench;
   PlanOptions plan;
+  KernelsOptions kernels;
 };
 
 /// Empty when help or the version was asked for and printed.

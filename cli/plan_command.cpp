@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "cli/execution.h"
 #include "cli/json_output.h"
 #include "cli/text_output.h"
@@ -21,7 +22,6 @@ namespace onepass::cli {
 namespace {
 
 constexpr const char* kCall = "onepass plan";
-constexpr const char* kThisCpu = "this-cpu";
 
 // Query rows of one tile where no implementation names its own: usual in GPU kernels of this kind. It enters
 // the bytes that one pass moves, not the lower bound.
@@ -51,17 +51,8 @@ Answer ask(const AttentionProblem& problem, const PlanRequest& request, const De
   return answer;
 }
 
-DeviceInfo device_by_name(const std::string& name) {
-  if (name == kThisCpu) return this_cpu();
-  if (const auto device = find_device(name)) return *device;
-  std::string known = kThisCpu;
-  for (const std::string& device : known_devices()) known += ", " + device;
-  throw_invalid(kCall, fmt::format("--device is \"{}\"", name), known + ", all",
-                fmt::format("use --device {}", kThisCpu));
-}
-
 std::vector<DeviceInfo> chosen_devices(const std::string& name) {
-  if (name != "all") return {device_by_name(name)};
+  if (name != "all") return {device_by_name(kCall, name, "all")};
   std::vector<DeviceInfo> devices = {this_cpu()};
   for (const std::string& known : known_devices()) devices.push_back(*find_device(known));
   return devices;

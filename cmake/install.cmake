@@ -1,4 +1,5 @@
-# The installed package: headers, library, find_package(onepass) and pkg-config files, command line if built.
+# The installed package: headers, library, find_package(onepass) and pkg-config files, command line if built, kernel
+# bundle if made (make bundle).
 include(CMakePackageConfigHelpers)
 
 set(onepass_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/onepass)
@@ -11,6 +12,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET onepass_cli)
   install(TARGETS onepass_cli)
 endif()
+install(FILES ${CMAKE_BINARY_DIR}/share/onepass/onepass_kernels.bundle
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/onepass OPTIONAL)
 
 install(EXPORT onepassTargets NAMESPACE onepass:: DESTINATION ${onepass_package_dir})
 configure_package_config_file(

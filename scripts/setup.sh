@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Makes sure that what a task needs is on this machine (Debian 12 or later, Ubuntu 24.04 or later).
 #
-#   scripts/setup.sh TASK...      TASK: build, test, bench, lint, sanitize, fuzz
+#   scripts/setup.sh TASK...      TASK: build, test, bundle, bench, lint, sanitize, fuzz
 #
-# As root, missing packages are installed. As anybody else, the one line that installs them is printed.
+# As root, missing packages are installed. As anybody else, the one line that installs them is printed. For test and
+# bundle the run-time compiler of the kernels comes into .venv; where it cannot be had, the tests that need it are
+# skipped, and the bundle cannot be made.
 # Exit status: 0 everything is there, 3 the environment lacks something.
 set -euo pipefail
 
 packages_for() {
   case "$1" in
-    build) echo g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev ;;
-    test) echo "$(packages_for build)" libgtest-dev libgmock-dev pkg-config python3 ;;
-    bench) echo "$(packages_for build)" python3-venv ;;
+    build) echo g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev \
+      libzstd-dev ;;
+    test) echo "$(packages_for build)" libgtest-dev libgmock-dev pkg-config python3 python3-venv ;;
+    bundle | bench) echo "$(packages_for build)" python3-venv ;;
     lint) echo "$(packages_for test)" clang-format-14 clang-tidy-14 libomp-14-dev codespell ;;
     sanitize | fuzz) echo "$(packages_for test)" clang-14 libclang-rt-14-dev libomp-14-dev ;;
     *)
-      echo "setup: unknown task '$1'; know build, test, bench, lint, sanitize, fuzz" >&2
+      echo "setup: unknown task '$1'; know build, test, bundle, bench, lint, sanitize, fuzz" >&2
       exit 2
       ;;
   esac
@@ -33,6 +36,31 @@ missing_packages() {
 install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# NVRTC, by its pinned version, in .venv: no toolkit, nothing outside this folder.
+install_nvrtc() {
+  local folder
+  folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  local stamp=$folder/.venv/nvrtc-requirements.txt
+  cmp -s "$folder/scripts/nvrtc-requirements.txt" "$stamp" && return
+  echo "setup: installing the run-time compiler of the kernels into .venv"
+  test -x "$folder/.venv/bin/pip" || python3 -m venv "$folder/.venv" || return
+  "$folder/.venv/bin/pip" install --quiet --disable-pip-version-check \
+    --requirement "$folder/scripts/nvrtc-requirements.txt" || return
+  cp "$folder/scripts/nvrtc-requirements.txt" "$stamp"
+}
+
+# The compiler for those tasks that use it.
+prepare_nvrtc() {
+  if [[ " $* " == *" bundle "* ]]; then
+    install_nvrtc || {
+      echo "setup: the package of scripts/nvrtc-requirements.txt could not be installed (pip's messages are above)." >&2
+      exit 3
+    }
+  elif [[ " $* " == *" test "* ]]; then
+    install_nvrtc || echo "setup: without it, the tests that compile kernels are skipped." >&2
+  fi
 }
 
 check_cmake() {
@@ -61,6 +89,7 @@ mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" | sort -u)
 
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: not a Debian or Ubuntu system, so nothing was checked. Needed, by Debian's names: ${wanted[*]}" >&2
+  prepare_nvrtc "$@"
   exit 0
 fi
 
@@ -79,3 +108,4 @@ if [[ ${#missing[@]} -gt 0 ]]; then
   }
 fi
 check_cmake
+prepare_nvrtc "$@"

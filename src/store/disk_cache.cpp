@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "store/hash.h"
 #include "store/source_writer.h"
 
 namespace onepass {
@@ -29,19 +28,8 @@ struct Header {
 
 constexpr const char* kSuffix = ".cubin";
 
-std::uint64_t hash_of(std::string_view text, std::uint64_t seed = 0) {
-  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
-}
-
-/// All kernel text, hashed once: an edit anywhere makes every entry stale.
-std::uint64_t sources_hash() {
-  static const std::uint64_t hash = [] {
-    std::uint64_t h = 0;
-    for (const KernelFile& file : kernel_files()) h = hash_of(file.text, hash_of(file.path, h));
-    return h;
-  }();
-  return hash;
-}
+// A temporary file begins with this; those that a killed process left are removed by clear().
+constexpr const char* kTemporaryPrefix = ".writing.";
 
 }  // namespace
 
@@ -75,7 +63,7 @@ bool DiskCache::write(const std::string& key, const std::string& image) const {
   std::error_code error;
   fs::create_directories(folder_, error);
   const fs::path temporary =
-      fs::path(folder_) / fmt::format(".{}.{}.{}", key, ::getpid(), counter.fetch_add(1));
+      fs::path(folder_) / fmt::format("{}{}.{}.{}", kTemporaryPrefix, key, ::getpid(), counter.fetch_add(1));
   Header header;
   header.bytes = image.size();
   header.hash = hash_of(image);
@@ -95,12 +83,28 @@ bool DiskCache::write(const std::string& key, const std::string& image) const {
   return false;
 }
 
+std::vector<DiskCache::Entry> DiskCache::entries() const {
+  std::vector<Entry> found;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(folder_, error)) {
+    std::error_code inner;
+    const std::uintmax_t bytes = file.file_size(inner);
+    if (!inner && file.path().extension() == kSuffix) {
+      found.push_back({file.path().stem().string(), static_cast<std::uint64_t>(bytes)});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Entry& a, const Entry& b) { return a.key < b.key; });
+  return found;
+}
+
 int DiskCache::clear() const {
   int removed = 0;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+  for (const auto& file : fs::directory_iterator(folder_, error)) {
     std::error_code inner;
-    if (entry.path().extension() == kSuffix && fs::remove(entry.path(), inner)) ++removed;
+    const bool is_entry = file.path().extension() == kSuffix;
+    const bool is_leftover = file.path().filename().string().starts_with(kTemporaryPrefix);
+    if ((is_entry || is_leftover) && fs::remove(file.path(), inner) && is_entry) ++removed;
   }
   return removed;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <utility>
 
 #include "backends/cuda/kernels/common/shared_row.h"
@@ -40,6 +41,9 @@ constexpr FlagField kFlags[] = {
     {"_split", &KernelSpec::split}, {"_qreg", &KernelSpec::query_resident},
 };
 
+// Past any size in a name; products of three stay far inside 64 bits.
+constexpr int kMostNumber = 4096;
+
 int shared_pitch(int head_dim, int multiple) {
   return cuda::shared_pitch_bytes(cuda::round_up(head_dim, multiple));
 }
@@ -57,7 +61,7 @@ class Reader {
   int number() {
     int value = 0;
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc{} || value < 0) fail();
+    if (error != std::errc{} || value < 0 || value > kMostNumber) fail();
     rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
     return value;
   }
@@ -119,10 +123,12 @@ int num_threads(const KernelSpec& spec) { return 32 * spec.num_warps; }
 
 std::size_t shared_bytes(const KernelSpec& spec) {
   if (spec.family != KernelFamily::Sm80Forward) return 0;
-  const int groups = spec.column_groups;
-  const int pitch_k = shared_pitch(spec.head_dim, 16), pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
-  const int exchange = groups > 1 ? spec.tile_m * (shared_pitch(spec.tile_n, 16) + 4 * groups) : 0;
-  const int loop = spec.tile_m * pitch_k + spec.stages * spec.tile_n * (pitch_k + pitch_v) + exchange;
+  const int groups = std::max(1, spec.column_groups);
+  const std::int64_t pitch_k = shared_pitch(spec.head_dim, 16);
+  const std::int64_t pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
+  const std::int64_t row_exchange = groups > 1 ? shared_pitch(spec.tile_n, 16) + 4 * groups : 0;
+  const std::int64_t loop = spec.tile_m * (pitch_k + row_exchange) +
+                            std::int64_t{spec.stages} * spec.tile_n * (pitch_k + pitch_v);
   return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));
 }
 

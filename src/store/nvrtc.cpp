@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "store/source_writer.h"
-#include "support/config.h"
 #include "support/message.h"
 #include "support/shared_object.h"
 
@@ -67,18 +66,6 @@ void add_python_folders(std::vector<std::string>& found, const fs::path& root) {
   }
 }
 
-/// A configured path; then whatever the process or the loader already knows; then toolkits; then wheels.
-std::vector<std::string> candidates() {
-  std::vector<std::string> found;
-  if (const std::string path = config().nvrtc_path; !path.empty()) found.push_back(path);
-  found.insert(found.end(), {"libnvrtc.so.13", "libnvrtc.so.12"});
-  if (!config().cuda_home.empty()) add_matches(found, fs::path(config().cuda_home) / "lib64");
-  add_matches(found, "/usr/local/cuda/lib64");
-  if (!config().virtual_env.empty()) add_python_folders(found, config().virtual_env);
-  for (const char* root : {"/usr/local", "/usr"}) add_python_folders(found, root);
-  return found;
-}
-
 /// libnvrtc opens its builtins library by bare name and has no run path: open it first, by full path.
 void open_builtins(const std::string& nvrtc_path) {
   if (nvrtc_path.find('/') == std::string::npos) return;
@@ -107,9 +94,24 @@ std::string keep_source(const std::string& name, const std::string& source) {
 
 }  // namespace
 
+std::vector<std::string> nvrtc_candidates(const Config& config) {
+  std::vector<std::string> found;
+  if (!config.nvrtc_path.empty()) found.push_back(config.nvrtc_path);
+  found.insert(found.end(), {"libnvrtc.so.13", "libnvrtc.so.12"});
+  for (const std::string& toolkit : {config.cuda_home, std::string("/usr/local/cuda")}) {
+    if (!toolkit.empty()) add_matches(found, fs::path(toolkit) / "lib64");
+  }
+  if (!config.conda_prefix.empty()) add_matches(found, fs::path(config.conda_prefix) / "lib");
+  for (const std::string& root : {config.virtual_env, config.conda_prefix, config.user_base,
+                                  std::string("/usr/local"), std::string("/usr")}) {
+    if (!root.empty()) add_python_folders(found, root);
+  }
+  return found;
+}
+
 bool Nvrtc::open(std::string& reason) {
   std::string tried;
-  for (const std::string& path : candidates()) {
+  for (const std::string& path : nvrtc_candidates(config())) {
     open_builtins(path);
     const SharedObject library(path);
     if (!library.valid()) {
@@ -157,9 +159,9 @@ CompiledKernel Nvrtc::compile(const KernelSpec& spec) const {
   return build(spec, compile_options(spec), false);
 }
 
-CompiledKernel Nvrtc::compile_ptx(const KernelSpec& spec, int virtual_architecture) const {
+CompiledKernel Nvrtc::compile_ptx(const KernelSpec& spec) const {
   std::vector<std::string> options = compile_options(spec);
-  options.front() = fmt::format("--gpu-architecture=compute_{}", virtual_architecture);
+  options.front() = fmt::format("--gpu-architecture=compute_{}", spec.architecture);
   return build(spec, options, true);
 }
 
@@ -182,9 +184,10 @@ CompiledKernel Nvrtc::build(const KernelSpec& spec, const std::vector<std::strin
   const auto fail = [&](const std::string& what) {
     throw EnvironmentError(format_message(
         "compile kernel",
-        fmt::format("{} (NVRTC {}.{}, {}): {}", name, major_, minor_, fmt::join(options, " "), what),
-        "kernel text that NVRTC 12 or 13 compiles",
-        fmt::format("please report this with {}", keep_source(name, source))));
+        fmt::format("{} (NVRTC {}.{}, {}): {} (source kept: {})", name, major_, minor_,
+                    fmt::join(options, " "), what, keep_source(name, source)),
+        "kernel text and an architecture that NVRTC 12 or 13 compiles",
+        "use a newer NVRTC if it does not know the architecture; otherwise please report this"));
   };
   if (const int r =
           t.nvrtcCreateProgram(&program, source.c_str(), file.c_str(), static_cast<int>(paths.size()),
@@ -209,6 +212,7 @@ CompiledKernel Nvrtc::build(const KernelSpec& spec, const std::vector<std::strin
   }
   t.nvrtcDestroyProgram(&program);
   if (result != 0) fail(first_error(compiled.log));
+  if (!ptx) compiled.resources = read_resources(compiled.log);
   return compiled;
 }
 

@@ -4,14 +4,21 @@
 #include <string>
 #include <vector>
 
+#include "store/kernel_resources.h"
 #include "store/kernel_spec.h"
+#include "support/config.h"
 
 namespace onepass {
 
 struct CompiledKernel {
-  std::string image;  // machine code (cubin), or PTX text when asked for
-  std::string log;    // with register counts
+  std::string image;          // machine code (cubin), or PTX text when asked for
+  std::string log;            // of the compiler
+  KernelResources resources;  // of machine code
 };
+
+/// Where NVRTC may be, best first: a configured path, then what the process or the loader knows, then
+/// toolkits, then the folders of Python packages (PyTorch's and NVIDIA's own).
+std::vector<std::string> nvrtc_candidates(const Config& config);
 
 class Nvrtc {
  public:
@@ -25,12 +32,10 @@ class Nvrtc {
   const std::string& path() const { return path_; }
 
   /// Compiles a spec; thread-safe. @throws EnvironmentError with kernel name, options, the first compiler
-  /// error
-  /// and the file in which the source was kept.
+  /// error and the file in which the source was kept.
   CompiledKernel compile(const KernelSpec& spec) const;
-  /// The same to PTX for `virtual_architecture` (80: runs on every later GPU through the driver's own
-  /// compiler).
-  CompiledKernel compile_ptx(const KernelSpec& spec, int virtual_architecture) const;
+  /// The same to PTX, which every GPU since the spec's architecture runs through the driver's own compiler.
+  CompiledKernel compile_ptx(const KernelSpec& spec) const;
 
  private:
   Nvrtc() = default;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "store/hash.h"
+
 namespace onepass {
 namespace {
 
@@ -72,7 +74,23 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {
   return {fmt::format("--gpu-architecture=sm_{}{}", spec.architecture, spec.architecture == 90 ? "a" : ""),
-          "-std=c++20", "--extra-device-vectorization"};
+          "-std=c++20", "--extra-device-vectorization", "--ptxas-options=-v"};  // -v: resources, into the log
+}
+
+std::uint64_t sources_hash() {
+  static const std::uint64_t hash = [] {
+    std::uint64_t h = 0;
+    for (const KernelFile& file : kernel_files()) h = hash_of(file.text, hash_of(file.path, h));
+    for (const FamilyText& text : kTexts) {
+      KernelSpec spec;
+      spec.family = text.family;
+      spec.head_dim = spec.head_dim_v = 64;  // any that makes sense
+      h = hash_of(write_source(spec), h);
+    }
+    for (const std::string& option : compile_options(KernelSpec{})) h = hash_of(option, h);
+    return h;
+  }();
+  return hash;
 }
 
 }  // namespace onepass

@@ -5,51 +5,39 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include "store/disk_cache.h"
-#include "store/nvrtc.h"
-#include "support/config.h"
-#include "support/message.h"
+#include "store/image_search.h"
 
 namespace onepass {
 namespace {
 
-struct Image {
-  std::string bytes;
-  KernelOrigin origin;
-};
-
-Image find_image(const KernelSpec& spec) {
-  const Nvrtc* nvrtc = Nvrtc::instance();
-  if (nvrtc == nullptr) {
-    throw EnvironmentError(
-        format_message("load kernel", fmt::format("{}: {}", kernel_name(spec), Nvrtc::missing_reason()),
-                       "NVRTC 12 or 13 for kernels that are not shipped",
-                       "install NVIDIA's nvrtc package, or set ONEPASS_NVRTC to libnvrtc.so.13"));
-  }
-  const DiskCache disk(config().cache_folder);
-  const std::string key = cache_key(spec, nvrtc->major(), nvrtc->minor());
-  if (std::optional<std::string> image = disk.read(key)) return {std::move(*image), KernelOrigin::Disk};
-  Image image{nvrtc->compile(spec).image, KernelOrigin::Compiled};
-  disk.write(key, image.bytes);
-  return image;
-}
-
-LoadedKernel load(const KernelSpec& spec, const std::string& image) {
+/// Loads an image into the current context, or says why the driver refuses it.
+std::optional<std::string> load(const KernelImage& image, LoadedKernel& kernel) {
   const cuda::Driver& driver = *cuda::Driver::instance();
   const cuda::DriverTable& api = driver.api();
-  LoadedKernel kernel{nullptr, num_threads(spec), shared_bytes(spec)};
   cuda::CUmodule module = nullptr;
-  driver.check(api.cuModuleLoadData(&module, image.data()), "cuModuleLoadData");
-  driver.check(api.cuModuleGetFunction(&kernel.function, module, kernel_name(spec).c_str()),
-               "cuModuleGetFunction");
-  if (kernel.shared_bytes > std::size_t{48} * 1024) {
-    driver.check(api.cuFuncSetAttribute(kernel.function, cuda::kFunctionMaxDynamicSharedBytes,
-                                        static_cast<int>(kernel.shared_bytes)),
-                 "cuFuncSetAttribute");
+  const auto refusal = [&](const char* call, cuda::CUresult result) {
+    if (module != nullptr) api.cuModuleUnload(module);
+    return fmt::format("{} answered {}", call, driver.error_text(result));
+  };
+  if (const auto result = api.cuModuleLoadData(&module, image.bytes.c_str()); result != 0) {
+    module = nullptr;
+    return refusal("cuModuleLoadData", result);
   }
-  return kernel;
+  if (const auto result = api.cuModuleGetFunction(&kernel.function, module, image.entry.c_str());
+      result != 0) {
+    return refusal("cuModuleGetFunction", result);
+  }
+  if (kernel.shared_bytes > std::size_t{48} * 1024) {
+    if (const auto result = api.cuFuncSetAttribute(kernel.function, cuda::kFunctionMaxDynamicSharedBytes,
+                                                   static_cast<int>(kernel.shared_bytes));
+        result != 0) {
+      return refusal("cuFuncSetAttribute", result);
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -70,11 +58,13 @@ const LoadedKernel& KernelStore::get(const KernelSpec& spec, int device_idx, Ker
       return it->second;
     }
   }
-  const Image image = find_image(spec);  // outside the lock: kernels compile in parallel
-  if (origin != nullptr) *origin = image.origin;
+  // Outside the lock: kernels compile in parallel. Two threads may load the same one; the first is kept.
+  LoadedKernel kernel{nullptr, num_threads(spec), shared_bytes(spec)};
+  const KernelOrigin found = find_image(process_image_sources(), spec,
+                                        [&](const KernelImage& image) { return load(image, kernel); });
+  if (origin != nullptr) *origin = found;
   const std::lock_guard lock(mutex);
-  if (const auto it = loaded.find(key); it != loaded.end()) return it->second;
-  return loaded.emplace(key, load(spec, image.bytes)).first->second;
+  return loaded.try_emplace(key, kernel).first->second;
 }
 
 }  // namespace onepass

@@ -1,10 +1,10 @@
 // Where kernels come from: memory, the shipped bundle, the disk cache, the run-time compiler, in that order.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <cstddef>
 
 #include "backends/cuda/host/driver.h"
+#include "store/kernel_image.h"
 #include "store/kernel_spec.h"
 
 namespace onepass {
@@ -15,14 +15,12 @@ struct LoadedKernel {
   std::size_t shared_bytes = 0;
 };
 
-enum class KernelOrigin { Memory, Bundle, Disk, Compiled };
-
 class KernelStore {
  public:
   static KernelStore& instance();
 
   /// The kernel, loaded into the device's primary context (which must be current). Thread-safe.
-  /// @throws EnvironmentError when no source has it: no bundle entry, no cache entry, no compiler.
+  /// @throws EnvironmentError with what each source said, when none has an image that the driver loads.
   const LoadedKernel& get(const KernelSpec& spec, int device_idx, KernelOrigin* origin = nullptr);
 
  private:

@@ -17,11 +17,27 @@ std::string cache_folder() {
   return "";
 }
 
+std::string cuda_home() {
+  if (std::string folder = variable("CUDA_HOME"); !folder.empty()) return folder;
+  return variable("CUDA_PATH");
+}
+
+std::string user_base() {
+  if (std::string folder = variable("PYTHONUSERBASE"); !folder.empty()) return folder;
+  if (std::string home = variable("HOME"); !home.empty()) return home + "/.local";
+  return "";
+}
+
 }  // namespace
 
 const Config& config() {
-  static const Config values{variable("ONEPASS_NVRTC"), cache_folder(), variable("ONEPASS_BUNDLE"),
-                             variable("CUDA_HOME"), variable("VIRTUAL_ENV")};
+  static const Config values{.nvrtc_path = variable("ONEPASS_NVRTC"),
+                             .cache_folder = cache_folder(),
+                             .bundle_path = variable("ONEPASS_BUNDLE"),
+                             .cuda_home = cuda_home(),
+                             .virtual_env = variable("VIRTUAL_ENV"),
+                             .conda_prefix = variable("CONDA_PREFIX"),
+                             .user_base = user_base()};
   return values;
 }
 

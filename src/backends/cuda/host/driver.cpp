@@ -96,17 +96,20 @@ void Driver::check_device(const char* call, const char* name, int device_idx) co
                 fmt::format("GPU 0 to {}", num_devices_ - 1), "correct device_idx of the views");
 }
 
-void Driver::check(CUresult result, const char* what) const {
-  if (result == 0) return;
+std::string Driver::error_text(CUresult result) const {
   const char *name = nullptr, *text = nullptr;
   table_.cuGetErrorName(result, &name);
   table_.cuGetErrorString(result, &text);
-  throw EnvironmentError(format_message(
-      what,
-      fmt::format("the NVIDIA driver answered {} ({})", name != nullptr ? name : "an unknown error",
-                  text != nullptr ? text : "no text"),
-      "a working GPU and enough of its memory",
-      "see the driver's message; other work on the GPU may have failed"));
+  return fmt::format("{} ({})", name != nullptr ? name : "an unknown error",
+                     text != nullptr ? text : "no text");
+}
+
+void Driver::check(CUresult result, const char* what) const {
+  if (result == 0) return;
+  throw EnvironmentError(format_message(what,
+                                        fmt::format("the NVIDIA driver answered {}", error_text(result)),
+                                        "a working GPU and enough of its memory",
+                                        "see the driver's message; other work on the GPU may have failed"));
 }
 
 int Driver::attribute(DeviceAttribute attribute, int device_idx) const {

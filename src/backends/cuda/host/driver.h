@@ -95,6 +95,9 @@ class Driver {
 
   /// @throws InvalidArgument unless there is a GPU of that index; `name` is the tensor that names it.
   void check_device(const char* call, const char* name, int device_idx) const;
+
+  /// The driver's name of a result, and its text: "CUDA_ERROR_INVALID_PTX (a PTX JIT compilation failed)".
+  std::string error_text(CUresult result) const;
   /// @throws EnvironmentError naming `what` when `result` is an error.
   void check(CUresult result, const char* what) const;
 

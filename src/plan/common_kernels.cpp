@@ -1,0 +1,141 @@
+#include "plan/common_kernels.h"
+
+#include <cmath>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "onepass/plan.h"
+#include "plan/make_plan.h"
+#include "problem/attention_problem.h"
+
+namespace onepass {
+namespace {
+
+constexpr int kPtxArchitecture = 80;
+
+/// A GPU by what kernels depend on. The number of multiprocessors decides splits, which the problems below
+/// force to be on one side or the other.
+struct Target {
+  int compute_capability;
+  std::int64_t shared_kib;  // of a thread block: device_info.cpp has the source
+  ImageKind kind;
+};
+constexpr Target kTargets[] = {
+    {80, 163, ImageKind::Cubin}, {86, 99, ImageKind::Cubin}, {89, 99, ImageKind::Cubin},
+    {90, 227, ImageKind::Cubin}, {100, 227, ImageKind::Ptx}, {120, 99, ImageKind::Ptx},
+};
+
+struct HeadDims {
+  int qk, v;
+};
+constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
+constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
+constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
+constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
+
+constexpr DType kBothTypes[] = {DType::BF16, DType::F16};
+constexpr DType kBf16[] = {DType::BF16};
+
+constexpr SequenceLayout kBothLayouts[] = {SequenceLayout::Dense, SequenceLayout::Paged};
+constexpr SequenceLayout kPaged[] = {SequenceLayout::Paged};
+
+/// What an engine does all day. Each row costs a kernel for every dtype, head_dim, layout and target, about a
+/// second of one core and 15 kB; together they keep to 10 MB and to what two cores build in five minutes.
+struct Work {
+  std::int64_t batch, num_heads_q, num_heads_k, seqlen_q, seqlen_k;
+  double softcap;
+  std::span<const DType> dtypes;
+  std::span<const HeadDims> head_dims;
+  std::span<const SequenceLayout> layouts;  // of k and v
+};
+constexpr Work kWork[] = {
+    // prefill; its second row for softcap, ALiBi and bias alike
+    {4, 32, 32, 4096, 4096, 0, kBothTypes, kPrefillDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, 50, kBf16, kTermsDims, kBothLayouts},
+    // decode with grouped heads: many sequences, one long sequence
+    {256, 32, 8, 1, 1024, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {1, 32, 8, 1, 32768, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {256, 32, 8, 1, 1024, 50, kBf16, kTermsDims, kPaged},
+    {1, 32, 8, 1, 32768, 50, kBf16, kTermsDims, kPaged},
+    // decode with as many key heads as query heads
+    {256, 32, 32, 1, 1024, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {1, 32, 32, 1, 32768, 0, kBothTypes, kUsualDims, kBothLayouts},
+    // a few new tokens each: speculation, short prompts
+    {256, 32, 2, 16, 1024, 0, kBothTypes, kUsualDims, kPaged},
+    {1, 32, 2, 16, 32768, 0, kBothTypes, kUsualDims, kPaged},
+};
+
+DeviceInfo invent(const Target& target) {
+  DeviceInfo device;
+  device.name = "common";
+  device.kind = DeviceInfo::Kind::Cuda;
+  device.compute_capability = target.compute_capability;
+  device.num_processors = 128;
+  device.shared_bytes_per_block = target.shared_kib * 1024;
+  return device;
+}
+
+AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, SequenceLayout k_layout) {
+  AttentionProblem p;
+  p.q_dtype = p.kv_dtype = p.bias_dtype = dtype;
+  p.batch = work.batch;
+  p.num_heads_q = work.num_heads_q;
+  p.num_heads_k = work.num_heads_k;
+  p.head_dim = dims.qk;
+  p.head_dim_v = dims.v;
+  p.seqlen_q = work.seqlen_q;
+  p.seqlen_k = work.seqlen_k;
+  p.q_layout = SequenceLayout::Packed;  // the kernel of dense queries, and one that fills rows of no sequence
+  p.total_q = work.batch * work.seqlen_q;
+  p.total_k = work.batch * work.seqlen_k;
+  p.k_layout = k_layout;
+  if (k_layout == SequenceLayout::Paged) {
+    p.page_size = 16;
+    p.max_pages_per_sequence = work.seqlen_k / p.page_size;
+    p.num_pages = work.batch * p.max_pages_per_sequence;
+  }
+  p.softcap = work.softcap;
+  p.causal = Causal::BottomRight;
+  p.softmax_scale = 1 / std::sqrt(static_cast<double>(dims.qk));
+  p.has_lse = true;
+  return p;  // strides of 0 are aligned for the widest pieces
+}
+
+class Collection {
+ public:
+  void add(const AttentionProblem& problem, const Target& target) {
+    const Plan plan = make_plan("kernels", problem, {.backend = Backend::Cuda}, invent(target));
+    for (const PlanStep& step : plan.steps) {
+      CommonKernel kernel{parse_kernel_name(step.kernel), target.kind};
+      if (target.kind == ImageKind::Ptx) kernel.spec.architecture = kPtxArchitecture;
+      if (seen_.emplace(kernel_name(kernel.spec), kernel.kind).second) kernels_.push_back(kernel);
+    }
+  }
+  std::vector<CommonKernel> take() { return std::move(kernels_); }
+
+ private:
+  std::set<std::pair<std::string, ImageKind>> seen_;
+  std::vector<CommonKernel> kernels_;
+};
+
+}  // namespace
+
+std::vector<CommonKernel> common_kernels() {
+  Collection found;
+  for (const Target& target : kTargets) {
+    for (const Work& work : kWork) {
+      for (const DType dtype : work.dtypes) {
+        for (const HeadDims& dims : work.head_dims) {
+          for (const SequenceLayout k_layout : work.layouts) {
+            found.add(invent(work, dtype, dims, k_layout), target);
+          }
+        }
+      }
+    }
+  }
+  return found.take();
+}
+
+}  // namespace onepass

@@ -1,0 +1,122 @@
+// With the real compiler, and no GPU.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "onepass/error.h"
+#include "plan/common_kernels.h"
+#include "store/nvrtc.h"
+
+namespace onepass {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+KernelSpec small_spec(KernelFamily family = KernelFamily::MergeSplits) {
+  KernelSpec spec;
+  spec.family = family;
+  spec.head_dim = spec.head_dim_v = 64;
+  return spec;
+}
+
+class NvrtcTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Nvrtc::instance() == nullptr) GTEST_SKIP() << Nvrtc::missing_reason();
+  }
+  const Nvrtc& nvrtc() { return *Nvrtc::instance(); }
+};
+
+TEST_F(NvrtcTest, compiles_to_machine_code_with_known_resources) {
+  const CompiledKernel kernel = nvrtc().compile(small_spec());
+  EXPECT_THAT(kernel.image, StartsWith("\x7f"
+                                       "ELF"));
+  EXPECT_THAT(kernel.image, HasSubstr(kernel_name(small_spec())));
+  EXPECT_GT(kernel.resources.registers, 0);
+  EXPECT_EQ(over_budget(small_spec(), kernel.resources), std::nullopt);
+}
+
+TEST_F(NvrtcTest, compiles_to_ptx_for_later_gpus) {
+  const CompiledKernel kernel = nvrtc().compile_ptx(small_spec());
+  EXPECT_THAT(kernel.image, HasSubstr(".target sm_80"));
+  EXPECT_THAT(kernel.image, HasSubstr(".entry " + kernel_name(small_spec())));
+}
+
+TEST_F(NvrtcTest, the_same_spec_gives_the_same_image) {
+  EXPECT_EQ(nvrtc().compile(small_spec()).image, nvrtc().compile(small_spec()).image);
+}
+
+TEST_F(NvrtcTest, a_failure_shows_kernel_options_first_error_and_where_the_source_is) {
+  KernelSpec spec = small_spec(KernelFamily::Sm80Forward);
+  spec.tile_m = spec.tile_n = 64;
+  spec.num_warps = 0;  // no such tile
+  try {
+    nvrtc().compile(spec);
+    FAIL() << "it compiled";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_THAT(text, HasSubstr(kernel_name(spec)));
+    EXPECT_THAT(text, HasSubstr("--gpu-architecture=sm_80 -std=c++20"));
+    EXPECT_THAT(text, HasSubstr("error: "));
+    EXPECT_THAT(text, HasSubstr("\n  Allowed: "));
+    const std::size_t begin = text.find("source kept: ") + 13;
+    std::ifstream kept(text.substr(begin, text.find(')', begin) - begin));
+    ASSERT_TRUE(kept) << text;
+    const std::string source{std::istreambuf_iterator<char>(kept), std::istreambuf_iterator<char>()};
+    EXPECT_THAT(source, HasSubstr("sm80/forward.cuh"));
+  }
+}
+
+TEST_F(NvrtcTest, an_architecture_it_does_not_know_is_a_failure_with_that_reason) {
+  KernelSpec spec = small_spec();
+  spec.architecture = 70007;
+  try {
+    nvrtc().compile(spec);
+    FAIL() << "it compiled";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--gpu-architecture"));
+    EXPECT_THAT(error.what(), HasSubstr("use a newer NVRTC"));
+  }
+}
+
+TEST_F(NvrtcTest, threads_compile_side_by_side) {
+  std::vector<std::string> images(4);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    threads.emplace_back([&, i] {
+      KernelSpec spec = small_spec();
+      spec.head_dim_v = 64 * static_cast<int>(i + 1);
+      images[i] = nvrtc().compile(spec).image;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    KernelSpec spec = small_spec();
+    spec.head_dim_v = 64 * static_cast<int>(i + 1);
+    EXPECT_THAT(images[i], HasSubstr(kernel_name(spec)));
+  }
+}
+
+// `make bundle` compiles all of them; here the smallest of each family stand for the rest.
+TEST_F(NvrtcTest, kernels_of_every_family_keep_to_their_budgets) {
+  std::vector<KernelFamily> seen;
+  for (const CommonKernel& kernel : common_kernels()) {
+    if (kernel.kind == ImageKind::Ptx ||
+        std::find(seen.begin(), seen.end(), kernel.spec.family) != seen.end()) {
+      continue;
+    }
+    seen.push_back(kernel.spec.family);
+    EXPECT_EQ(over_budget(kernel.spec, nvrtc().compile(kernel.spec).resources), std::nullopt)
+        << kernel_name(kernel.spec);
+  }
+  EXPECT_GE(seen.size(), 3u);
+}
+
+}  // namespace
+}  // namespace onepass
