@@ -127,8 +127,8 @@ std::size_t shared_bytes(const KernelSpec& spec) {
   const std::int64_t pitch_k = shared_pitch(spec.head_dim, 16);
   const std::int64_t pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
   const std::int64_t row_exchange = groups > 1 ? shared_pitch(spec.tile_n, 16) + 4 * groups : 0;
-  const std::int64_t loop = spec.tile_m * (pitch_k + row_exchange) +
-                            std::int64_t{spec.stages} * spec.tile_n * (pitch_k + pitch_v);
+  const std::int64_t loop =
+      spec.tile_m * (pitch_k + row_exchange) + std::int64_t{spec.stages} * spec.tile_n * (pitch_k + pitch_v);
   return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));
 }
 

@@ -68,13 +68,13 @@ TEST(kernel_spec, a_damaged_name_is_refused_where_it_breaks) {
 }
 
 TEST(kernel_spec, names_of_senseless_sizes_are_refused_or_have_finite_needs) {
-  EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d64_v64_m4097n64w4s1b1_l16s16_sm80"), InvalidArgument);
-  EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d99999999999_v64_m64n64w4s1b1_l16s16_sm80"),
+  EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d64_v64_m4097n64w4c1s1b1_l16s16_sm80"), InvalidArgument);
+  EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d99999999999_v64_m64n64w4c1s1b1_l16s16_sm80"),
                InvalidArgument);
-  EXPECT_EQ(shared_bytes(parse_kernel_name("sm80_forward_bf16_d0_v0_m0n0w0s0b0_l0s0_sm0")), 0u);
+  EXPECT_EQ(shared_bytes(parse_kernel_name("sm80_forward_bf16_d0_v0_m0n0w0c0s0b0_l0s0_sm0")), 0u);
   // the largest: (4096 queries + 4096 * 4096 keys) * 8208 bytes + as many values
   EXPECT_EQ(shared_bytes(parse_kernel_name(
-                "sm80_forward_bf16_d4096_v4096_m4096n4096w4096s4096b4096_l4096s4096_sm4096")),
+                "sm80_forward_bf16_d4096_v4096_m4096n4096w4096c1s4096b4096_l4096s4096_sm4096")),
             4096u * 8208u + 4096ull * 4096 * 2 * 8208);
 }
 
