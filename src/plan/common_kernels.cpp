@@ -33,7 +33,10 @@ struct HeadDims {
 constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
 constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
-constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
+// Narrower than use would have it: these spill, and the bundle holds no kernel that does. With score terms
+// head_dim 256 on sm_80 and sm_90; a few tokens against split, paged keys head_dim 128 on sm_86 and sm_89.
+constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}};
+constexpr HeadDims kFewTokensSplitDims[] = {{64, 64}};
 
 constexpr DType kBothTypes[] = {DType::BF16, DType::F16};
 constexpr DType kBf16[] = {DType::BF16};
@@ -64,7 +67,7 @@ constexpr Work kWork[] = {
     {1, 32, 32, 1, 32768, 0, kBothTypes, kUsualDims, kBothLayouts},
     // a few new tokens each: speculation, short prompts
     {256, 32, 2, 16, 1024, 0, kBothTypes, kUsualDims, kPaged},
-    {1, 32, 2, 16, 32768, 0, kBothTypes, kUsualDims, kPaged},
+    {1, 32, 2, 16, 32768, 0, kBothTypes, kFewTokensSplitDims, kPaged},
 };
 
 DeviceInfo invent(const Target& target) {

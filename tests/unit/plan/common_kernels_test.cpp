@@ -46,8 +46,8 @@ TEST(common_kernels, hold_what_plans_of_common_cases_name_on_every_gpu_of_a_know
   for (const char* text :
        {"bf16_b1_hq32_hk8_sq4096_d128_causal", "f16_b2_hq16_hk16_sq1024_d64",
         "bf16_b1_hq32_hk8_sq1_sk8192_d128_causal", "bf16_b64_hq32_hk8_sq1_sk2048_d128_causal_page16_ragged",
-        "bf16_b4_hq32_hk4_sq512_sk512_d128_causal_packed_ragged",
-        "bf16_b1_hq8_hk4_sq2048_d256_causal_softcap50", "bf16_b1_hq128_hk128_sq2048_d192_dv128_causal",
+        "bf16_b4_hq32_hk4_sq512_sk512_d128_causal_packed_ragged", "bf16_b1_hq8_hk4_sq2048_d256_causal",
+        "bf16_b1_hq32_hk16_sq2048_d128_causal_softcap50", "bf16_b1_hq128_hk128_sq2048_d192_dv128_causal",
         "bf16_b8_hq128_hk1_sq1_sk4096_d576_dv512_causal_page64"}) {
     const verify::CaseShapes shapes = verify::case_shapes(parse_case(text));
     for (const char* device : {"a100", "h100", "h200", "l40s", "rtx4090"}) {
