@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "onepass/plan.h"
+#include "plan/cuda_plan.h"
 #include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 
@@ -110,11 +111,12 @@ class Collection {
  public:
   void add(const AttentionProblem& problem, const Target& target) {
     const Plan plan = make_plan("kernels", problem, {.backend = Backend::Cuda}, invent(target));
-    for (const PlanStep& step : plan.steps) {
-      CommonKernel kernel{parse_kernel_name(step.kernel), target.kind};
-      if (target.kind == ImageKind::Ptx) kernel.spec.architecture = kPtxArchitecture;
-      if (seen_.emplace(kernel_name(kernel.spec), kernel.kind).second) kernels_.push_back(kernel);
-    }
+    for (const PlanStep& step : plan.steps) add(parse_kernel_name(step.kernel), target);
+  }
+  void add(const KernelSpec& spec, const Target& target) {
+    CommonKernel kernel{spec, target.kind};
+    if (target.kind == ImageKind::Ptx) kernel.spec.architecture = kPtxArchitecture;
+    if (seen_.emplace(kernel_name(kernel.spec), kernel.kind).second) kernels_.push_back(kernel);
   }
   std::vector<CommonKernel> take() { return std::move(kernels_); }
 
@@ -128,6 +130,7 @@ class Collection {
 std::vector<CommonKernel> common_kernels() {
   Collection found;
   for (const Target& target : kTargets) {
+    found.add(merge_states_kernel(target.compute_capability), target);
     for (const Work& work : kWork) {
       for (const DType dtype : work.dtypes) {
         for (const HeadDims& dims : work.head_dims) {

@@ -1,4 +1,4 @@
-// The kernels that the bundle holds: those that plans of common problems name.
+// The kernels that the bundle holds: those that plans of common problems name, and that of merge().
 #pragma once
 
 #include <vector>

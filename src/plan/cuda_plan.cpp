@@ -44,4 +44,12 @@ void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
   add_split_pieces(plan);
 }
 
+KernelSpec merge_states_kernel(int compute_capability) {
+  KernelSpec spec;
+  spec.family = KernelFamily::MergeStates;
+  spec.architecture = compute_capability;
+  spec.num_warps = kRowWarps;
+  return spec;
+}
+
 }  // namespace onepass

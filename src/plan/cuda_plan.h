@@ -2,9 +2,13 @@
 #pragma once
 
 #include "plan/make_plan.h"
+#include "store/kernel_spec.h"
 
 namespace onepass {
 
 void lay_out_sm80_forward(Plan& plan, const PlanRequest& request);
+
+/// What merge() launches on a GPU of this compute capability: a warp per row and head.
+KernelSpec merge_states_kernel(int compute_capability);
 
 }  // namespace onepass

@@ -118,5 +118,19 @@ TEST_F(NvrtcTest, kernels_of_every_family_keep_to_their_budgets) {
   EXPECT_GE(seen.size(), 3u);
 }
 
+TEST_F(NvrtcTest, the_merge_of_states_and_the_baseline_keep_to_their_budgets_on_sm80_and_sm90) {
+  for (const KernelFamily family : {KernelFamily::MergeStates, KernelFamily::NaiveScores,
+                                    KernelFamily::NaiveSoftmax, KernelFamily::NaiveValues}) {
+    for (const int architecture : {80, 90}) {
+      KernelSpec spec;
+      spec.family = family;
+      spec.architecture = architecture;
+      spec.dtype = DType::F16;
+      spec.num_warps = family == KernelFamily::MergeStates ? 4 : 8;
+      EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace onepass

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "plan/cuda_plan.h"
 #include "plan/make_plan.h"
 #include "problem/case_text.h"
 #include "problem/validate.h"
@@ -57,6 +58,13 @@ TEST(common_kernels, hold_what_plans_of_common_cases_name_on_every_gpu_of_a_know
         EXPECT_EQ(names.count(step.kernel), 1u) << text << " on " << device << ": " << step.kernel;
       }
     }
+  }
+}
+
+TEST(common_kernels, hold_the_merge_of_states_for_every_known_architecture) {
+  const std::set<std::string> names = machine_code_names();
+  for (const int architecture : {80, 86, 89, 90}) {
+    EXPECT_TRUE(names.contains(kernel_name(merge_states_kernel(architecture)))) << architecture;
   }
 }
 

@@ -6,12 +6,11 @@
 
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/kernels/params.h"
+#include "plan/cuda_plan.h"
 #include "support/message.h"
 
 namespace onepass::cuda {
 namespace {
-
-constexpr int kRowWarps = 4;  // a warp per row and head
 
 static_assert(static_cast<int>(FloatType::F32) == static_cast<int>(DType::F32) &&
               static_cast<int>(FloatType::F16) == static_cast<int>(DType::F16) &&
@@ -64,19 +63,16 @@ void merge(const MergeArguments& args, Stream stream) {
   params.head_dim_v = static_cast<int>(args.out.shape[row + 2]);
   const std::int64_t rows = params.batch * params.num_rows * params.num_heads;
   if (rows == 0) return;
-  const std::int64_t grid = (rows + kRowWarps - 1) / kRowWarps;
+  const KernelSpec spec = merge_states_kernel(driver.compute_capability(device_idx));
+  const std::int64_t grid = (rows + spec.num_warps - 1) / spec.num_warps;
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   if (grid > kMost || args.out.shape[row + 2] > kMost) {
     throw NotSupported(format_message(kCall, fmt::format("out has {} rows and heads", rows),
-                                      fmt::format("up to {} on a GPU", kMost * kRowWarps),
+                                      fmt::format("up to {} on a GPU", kMost * spec.num_warps),
                                       "merge parts of the batch one after another"));
   }
 
   const ContextScope context(driver, device_idx);
-  KernelSpec spec;
-  spec.family = KernelFamily::MergeStates;
-  spec.architecture = driver.compute_capability(device_idx);
-  spec.num_warps = kRowWarps;
   launch_kernel(driver, KernelStore::instance().get(spec, device_idx), grid, params, stream);
 }
 
