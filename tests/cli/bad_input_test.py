@@ -269,7 +269,7 @@ class BadCommandLine(CliTest):
     def test_usage(self):
         for arguments, says in (
                 ([], ["no verb"]),
-                (["frobnicate"], ['"frobnicate" is no verb', "run, check, bench, plan, info"]),
+                (["frobnicate"], ['"frobnicate" is no verb', "run, check, bench, plan, kernels, info"]),
                 (["run"], ["--q is missing"]),
                 (["run", "--q"], ["--q"]),
                 (["run", "--windw", "1,0"], ["--windw"]),
