@@ -20,7 +20,7 @@ for file in "${files[@]}"; do
   [[ -f "$file" && ! -L "$file" ]] || continue
   case "$file" in
     *.cpp | *.h | *.c) sources+=("$file") texts+=("$file") ;;
-    LICENSE | tests/fuzz/corpus/* | *.json | *.safetensors | *.npy) ;;
+    LICENSE | tests/fuzz/corpus/* | *.json | *.svg | *.safetensors | *.npy) ;;
     *) grep -Iq . "$file" && texts+=("$file") ;;
   esac
 done

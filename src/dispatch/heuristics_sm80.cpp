@@ -38,14 +38,16 @@ Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std:
   const std::int64_t shared = device.shared_bytes_per_block;
   const bool small_shared = shared < std::int64_t{140} * 1024;  // sm_86 and sm_89 have 99 KiB
   const bool large_shared = shared > std::int64_t{200} * 1024;  // room for two blocks of head_dim 256 an SM
-  const bool terms = has_score_terms(problem);                  // they need registers of their own
+  const bool terms = has_score_terms(problem);  // they need registers of their own, as pages do
+  const bool paged = problem.k_layout == SequenceLayout::Paged;
   if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 1, 2, false};
   if (wide <= 64) return {128, 64, 4, 1, 2, 2, true};
-  if (wide <= 128) return {128, 64, 4, 1, 1, 2, false};
+  if (wide <= 128)
+    return small_shared && paged ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 4, 1, 1, 2, false};
   if (wide <= 256) {
-    if (small_shared) return {64, 32, 4, 1, 1, 1, false};
-    if (large_shared || rows <= 64) return {64, 64, 4, 2, 1, 2, false};
-    return {128, 64, 8, 2, 1, 1, false};
+    if (small_shared || terms) return {64, 32, 4, 1, 1, small_shared ? 1 : 2, false};
+    if (rows <= 64) return {64, 64, 4, 1, 1, 2, false};
+    return large_shared ? Tile{64, 64, 4, 2, 1, 2, false} : Tile{128, 64, 8, 2, 1, 1, false};
   }
   if (problem.head_dim_v <= 256) return {32, small_shared ? 16 : 32, 2, 1, 1, 1, false};
   return small_shared ? Tile{16, 32, 2, 2, 1, 1, false} : Tile{32, 32, 4, 2, 1, 1, false};

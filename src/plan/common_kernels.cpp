@@ -34,18 +34,12 @@ struct HeadDims {
 constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
 constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
-// Narrower than use would have it: these spill, and the bundle holds no kernel that does. With score terms
-// head_dim 256 on sm_80 and sm_90; decode of split, dense keys head_dim 256 on sm_80; a few tokens against
-// split, paged keys head_dim 128 on sm_86 and sm_89.
-constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}};
-constexpr HeadDims kDenseSplitDims[] = {{64, 64}, {128, 128}, {576, 512}};
-constexpr HeadDims kFewTokensSplitDims[] = {{64, 64}};
+constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
 
 constexpr DType kBothTypes[] = {DType::BF16, DType::F16};
 constexpr DType kBf16[] = {DType::BF16};
 
 constexpr SequenceLayout kBothLayouts[] = {SequenceLayout::Dense, SequenceLayout::Paged};
-constexpr SequenceLayout kDense[] = {SequenceLayout::Dense};
 constexpr SequenceLayout kPaged[] = {SequenceLayout::Paged};
 
 /// What an engine does all day. Each row costs a kernel for every dtype, head_dim, layout and target, about a
@@ -63,8 +57,7 @@ constexpr Work kWork[] = {
     {4, 32, 32, 4096, 4096, 50, kBf16, kTermsDims, kBothLayouts},
     // decode with grouped heads: many sequences, one long sequence
     {256, 32, 8, 1, 1024, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {1, 32, 8, 1, 32768, 0, kBothTypes, kGroupedDims, kPaged},
-    {1, 32, 8, 1, 32768, 0, kBothTypes, kDenseSplitDims, kDense},
+    {1, 32, 8, 1, 32768, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {256, 32, 8, 1, 1024, 50, kBf16, kTermsDims, kPaged},
     {1, 32, 8, 1, 32768, 50, kBf16, kTermsDims, kPaged},
     // decode with as many key heads as query heads
@@ -72,7 +65,7 @@ constexpr Work kWork[] = {
     {1, 32, 32, 1, 32768, 0, kBothTypes, kUsualDims, kBothLayouts},
     // a few new tokens each: speculation, short prompts
     {256, 32, 2, 16, 1024, 0, kBothTypes, kUsualDims, kPaged},
-    {1, 32, 2, 16, 32768, 0, kBothTypes, kFewTokensSplitDims, kPaged},
+    {1, 32, 2, 16, 32768, 0, kBothTypes, kUsualDims, kPaged},
 };
 
 DeviceInfo invent(const Target& target) {
