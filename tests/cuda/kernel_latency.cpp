@@ -1,5 +1,5 @@
-// kernel_latency NAME...: the time until each kernel is ready on GPU 0 for the first time in this process, and which
-// source had it. Steer the sources by ONEPASS_BUNDLE and ONEPASS_CACHE_DIR.
+// kernel_latency NAME...: the time until each kernel is ready on GPU 0 for the first time in this process,
+// and which source had it. Steer the sources by ONEPASS_BUNDLE and ONEPASS_CACHE_DIR.
 #include <chrono>
 #include <cstdio>
 #include <exception>
