@@ -3,6 +3,11 @@
 
 // Our register blocks are arrays of vectors, which types without a size (SVE, RISC-V V) cannot form; such
 // machines run the NEON or the emulated version.
+#define ONEPASS_UNSIZED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#ifdef ONEPASS_FEW_INSTRUCTION_SETS
+#define HWY_DISABLED_TARGETS (ONEPASS_UNSIZED_TARGETS | HWY_SSSE3 | HWY_SSE4)
+#else
+#define HWY_DISABLED_TARGETS ONEPASS_UNSIZED_TARGETS
+#endif
 #endif
