@@ -11,8 +11,8 @@
 // Dao 2023, arXiv:2307.08691).
 //
 // Symbols: B sequences, Sq/Sk query/key length of one sequence, Hq/Hk query/key heads (Hq a multiple
-// of Hk; query head h reads key head h / (Hq / Hk)), D head_dim of Q and K, Dv head_dim of V and O,
-// Tq/Tk rows of packed buffers. off = Sk - Sq: query row i stands at absolute position i + off.
+// of Hk; query head h reads key head h / (Hq / Hk)), D head_dim of Q and K, Dv head_dim of V and O (1 to
+// 1024 both), Tq/Tk rows of packed buffers. off = Sk - Sq: query row i stands at absolute position i + off.
 #pragma once
 
 #include <cstddef>
@@ -67,10 +67,11 @@ struct ForwardArguments {
   TensorView block_table;
 
   TensorView alibi_slopes;  ///< optional, f32 [Hq] or [B, Hq]: score -= slope * |i + off - j|
-  TensorView bias;          ///< optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk]: added to the score
-  TensorView sinks;         ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
-  TensorView k_descale;     ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8)
-  TensorView v_descale;     ///< optional, likewise for V
+  /// optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk], the longest lengths or more: added to the score
+  TensorView bias;
+  TensorView sinks;      ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
+  TensorView k_descale;  ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8)
+  TensorView v_descale;  ///< optional, likewise for V
 };
 
 /// The values of one forward call.
@@ -80,17 +81,17 @@ struct ForwardOptions {
   /// -1 means unlimited on that side. "The last W tokens" is window_left = W - 1, window_right = 0.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
-  /// default 1 / sqrt(D); any finite value, also 0 and negative
+  /// default 1 / sqrt(D); -1e30 to 1e30, also 0 and negative
   std::optional<double> softmax_scale = std::nullopt;
-  double softcap = 0.0;  ///< score = softcap * tanh(score / softcap) when > 0
+  double softcap = 0.0;  ///< score = softcap * tanh(score / softcap) when > 0; at most 1e30
   /// Upper bounds of the lengths of packed and paged sequences. Read from the index tensors when absent
   /// (needs index tensors in host memory).
   std::optional<std::int64_t> max_seqlen_q = std::nullopt;
   std::optional<std::int64_t> max_seqlen_k = std::nullopt;
 
   Backend backend = Backend::Auto;
-  int num_threads = 0;  ///< CPU: 0 takes every core this process may use
-  int num_splits = 0;   ///< parts that the keys are split into; 0 lets the planner choose
+  int num_threads = 0;  ///< CPU: 0 takes every core this process may use; at most 4096
+  int num_splits = 0;   ///< parts that the keys are split into; 0 lets the planner choose; at most 1024
 };
 
 /// Checks every rule, chooses an implementation for `device` and returns what would run. Pure: depends on
@@ -99,19 +100,19 @@ struct ForwardOptions {
 /// @throws InvalidArgument, NotSupported.
 ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
 /// The same for the device that the tensors are on.
+/// @throws EnvironmentError too, when that is a GPU and the driver is missing or fails.
 ONEPASS_API Plan plan(const ForwardArguments& args, const ForwardOptions& options = {});
 
 /// Carries out a plan. `args` must have the shapes, strides and dtypes that the plan was made for, and
 /// lengths within its bounds. `workspace` holds at least plan.workspace_bytes() bytes (nothing more is
-/// allocated), aligned to 64, on the tensors' device; its contents need no preparation. On a GPU the work is
-/// queued
-/// on `stream` when the call returns.
-/// @throws InvalidArgument before anything is written.
+/// allocated), aligned to 64, on the tensors' device; its contents need no preparation. On a GPU the work
+/// is queued on `stream` when the call returns.
+/// @throws InvalidArgument, and on a GPU EnvironmentError, before anything is written.
 ONEPASS_API void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                      Stream stream = {});
 
 /// plan + a workspace + run.
-/// @throws InvalidArgument, NotSupported.
+/// @throws InvalidArgument, NotSupported, on a GPU EnvironmentError, and std::bad_alloc.
 ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& options = {},
                          Stream stream = {});
 
@@ -126,8 +127,9 @@ struct MergeArguments {
 
 /// lse = logaddexp(lse_a, lse_b); out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b.
 /// -inf on one side returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf.
-/// On a GPU the work is queued on `stream` when the call returns; num_threads is for the CPU.
-/// @throws InvalidArgument.
+/// On a GPU the work is queued on `stream` when the call returns. num_threads is for the CPU, as in
+/// ForwardOptions.
+/// @throws InvalidArgument, and on a GPU NotSupported (more rows than one grid holds) and EnvironmentError.
 ONEPASS_API void merge(const MergeArguments& args, int num_threads = 0, Stream stream = {});
 
 }  // namespace onepass

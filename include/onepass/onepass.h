@@ -103,7 +103,7 @@ typedef struct onepass_tensor {
 /* The tensors of one forward call; NULL (or rank 0) where optional ones are absent.
  *
  * Symbols: B sequences, Sq/Sk query/key length, Hq/Hk query/key heads (Hq a multiple of Hk), D head_dim of
- * Q and K, Dv head_dim of V and out, Tq/Tk rows of packed buffers.
+ * Q and K, Dv head_dim of V and out (1 to 1024 both), Tq/Tk rows of packed buffers.
  * Dtypes: q and out one of f32, f16, bf16, equal; k and v equal to each other, of q's dtype or f8.
  *
  *   dense   q [B, Sq, Hq, D]   out [B, Sq, Hq, Dv]   softmax_lse [B, Hq, Sq]
@@ -126,13 +126,14 @@ typedef struct onepass_forward_args {
   const onepass_tensor* block_table;  /* optional, i32 [B, max_pages]: token t is in page
                                          block_table[b][t / page_size] */
   const onepass_tensor* alibi_slopes; /* optional, f32 [Hq] or [B, Hq]: score -= slope * |i + off - j| */
-  const onepass_tensor* bias;         /* optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk] */
+  const onepass_tensor* bias;         /* optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk], the longest
+                                         lengths or more: added to the score */
   const onepass_tensor* sinks;        /* optional, f32 [Hq]: exp(sink) joins the denominator */
   const onepass_tensor* k_descale;    /* optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K */
   const onepass_tensor* v_descale;    /* optional, likewise for V */
-  void*
-      stream; /* GPU: the CUstream or cudaStream_t, of the tensors' device, on which the work is queued; NULL
-                   is the default stream. A CPU ignores it and has finished when the call returns. */
+  void* stream;                       /* GPU: the CUstream or cudaStream_t of the tensors' device on which
+                                         the work is queued; NULL is the default stream. A CPU ignores it
+                                         and has finished when the call returns. */
 } onepass_forward_args;
 
 #define ONEPASS_FORWARD_ARGS_INIT                                                                         \
@@ -146,15 +147,15 @@ typedef struct onepass_forward_options {
   size_t struct_size;
   int32_t causal;            /* ONEPASS_CAUSAL_... */
   int32_t has_softmax_scale; /* 0: the scale is 1 / sqrt(D), and softmax_scale must be 0 */
-  double softmax_scale;      /* any finite value, also 0 and negative */
-  double softcap;            /* score = softcap * tanh(score / softcap) when > 0 */
+  double softmax_scale;      /* -1e30 to 1e30, also 0 and negative */
+  double softcap;            /* score = softcap * tanh(score / softcap) when > 0; at most 1e30 */
   int64_t window_left;       /* row i sees keys from i + off - window_left; -1: no limit */
   int64_t window_right;      /* ... to i + off + window_right; -1: no limit */
   int64_t max_seqlen_q;      /* upper bound of packed lengths; -1: read cu_seqlens_q (host memory) */
   int64_t max_seqlen_k;      /* likewise for packed or paged keys */
   int32_t backend;           /* ONEPASS_BACKEND_... */
-  int32_t num_threads;       /* CPU: 0 takes every core this process may use */
-  int32_t num_splits;        /* parts that the keys are split into; 0 lets the planner choose */
+  int32_t num_threads;       /* CPU: 0 takes every core this process may use; at most 4096 */
+  int32_t num_splits;        /* parts the keys are split into; 0 lets the planner choose; at most 1024 */
   int32_t reserved;          /* 0 */
 } onepass_forward_options;
 
@@ -222,7 +223,7 @@ ONEPASS_API onepass_status onepass_tensor_from_dlpack(const void* dl_tensor, one
 /* out = softmax(scale * q k^T + mask) v. `options` may be NULL for the defaults. Plans, allocates a
  * workspace and runs; to keep both across calls, use a plan. On a GPU the work is queued on args->stream
  * when the call returns, and tensors must stay until it is done.
- * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY. */
+ * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY, on a GPU ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_forward(const onepass_forward_args* args,
                                            const onepass_forward_options* options);
 
@@ -232,7 +233,8 @@ ONEPASS_API onepass_status onepass_forward(const onepass_forward_args* args,
  *   options  may be NULL for the defaults
  *   device   NULL for the one that the tensors are on, or a known GPU: "a100", "h100", "h200", "l40s",
  *            "rtx4090", "b200"
- * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY. */
+ * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY; for tensors on a GPU
+ * ONEPASS_ENVIRONMENT, too. */
 ONEPASS_API onepass_status onepass_plan_create(const onepass_forward_args* args,
                                                const onepass_forward_options* options, const char* device,
                                                onepass_plan** plan);
@@ -251,7 +253,7 @@ ONEPASS_API onepass_status onepass_plan_explain(const onepass_plan* plan, const 
  * within its bounds. `workspace` is aligned to 64 bytes and holds at least onepass_plan_workspace_bytes
  * (NULL when that is 0) of the tensors' device; its contents need no preparation, and nothing more is
  * allocated for tensors. On a GPU the work is queued on args->stream when the call returns.
- * ONEPASS_INVALID_ARGUMENT before anything is written. */
+ * ONEPASS_INVALID_ARGUMENT, and on a GPU ONEPASS_ENVIRONMENT, before anything is written. */
 ONEPASS_API onepass_status onepass_plan_run(const onepass_plan* plan, const onepass_forward_args* args,
                                             void* workspace, size_t workspace_bytes);
 
@@ -262,8 +264,11 @@ ONEPASS_API onepass_status onepass_workspace_bytes(const onepass_forward_args* a
                                                    size_t* bytes);
 
 /* lse = logaddexp(lse_a, lse_b); out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b. -inf on one side
- * returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf.
- * num_threads: 0 takes every core this process may use. ONEPASS_INVALID_ARGUMENT. */
+ * returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf. On a GPU the work is queued
+ * on args->stream when the call returns.
+ *   num_threads  CPU: 0 takes every core this process may use; at most 4096
+ * ONEPASS_INVALID_ARGUMENT, and on a GPU ONEPASS_NOT_SUPPORTED (more rows than one grid holds) and
+ * ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads);
 
 /* NOLINTEND(readability-identifier-naming, modernize-use-nullptr) */

@@ -80,7 +80,7 @@ void forward(const ForwardArguments& args, const ForwardOptions& options, Stream
 }
 
 void merge(const MergeArguments& args, int num_threads, Stream stream) {
-  validate_merge("merge", args);
+  validate_merge("merge", args, num_threads);
   if (args.out.device == DeviceKind::Cuda) return cuda::merge(args, stream);
   cpu::merge(args, num_threads > 0 ? num_threads : this_cpu().num_processors);
 }

@@ -19,6 +19,12 @@ constexpr int kMaxSplits = 1024;
 
 using Named = NamedView;
 
+void check_num_threads(const Checker& check, int num_threads) {
+  if (num_threads >= 0 && num_threads <= kMaxThreads) return;
+  check.fail(fmt::format("num_threads is {}", num_threads), fmt::format("0 (every core) to {}", kMaxThreads),
+             "set num_threads to 0");
+}
+
 std::vector<Named> all_tensors(const ForwardArguments& a) {
   return {{"q", a.q},
           {"k", a.k},
@@ -349,10 +355,7 @@ class Validator {
   }
 
   void execution() {
-    if (options_.num_threads < 0 || options_.num_threads > kMaxThreads) {
-      check_.fail(fmt::format("num_threads is {}", options_.num_threads),
-                  fmt::format("0 (every core) to {}", kMaxThreads), "set num_threads to 0");
-    }
+    check_num_threads(check_, options_.num_threads);
     if (options_.num_splits < 0 || options_.num_splits > kMaxSplits) {
       check_.fail(fmt::format("num_splits is {}", options_.num_splits),
                   fmt::format("0 (chosen by the planner) to {}", kMaxSplits), "set num_splits to 0");
@@ -538,8 +541,9 @@ void validate_run(const char* call, const AttentionProblem& problem, const Forwa
   if (problem.memory == DeviceKind::Cpu) IndexValidator(call, problem, args).all();
 }
 
-void validate_merge(const char* call, const MergeArguments& args) {
+void validate_merge(const char* call, const MergeArguments& args, int num_threads) {
   const Checker check(call);
+  check_num_threads(check, num_threads);
   const Named out_a{"out_a", args.out_a}, lse_a{"lse_a", args.lse_a}, out_b{"out_b", args.out_b},
       lse_b{"lse_b", args.lse_b}, out{"out", args.out}, lse{"lse", args.lse};
   for (const Named& t : {out_a, lse_a, out_b, lse_b, out})

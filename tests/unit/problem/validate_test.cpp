@@ -482,14 +482,17 @@ struct MergeCall {
     args.lse_b = make_view(lb.data(), DType::F32, {1, 2, 3});
     args.lse = make_view(lc.data(), DType::F32, {1, 2, 3});
   }
-  std::string refusal() {
-    return message_of([&] { validate_merge("merge", args); });
+  std::string refusal(int num_threads = 0) {
+    return message_of([&] { validate_merge("merge", args, num_threads); });
   }
 };
 
 TEST(validate, merge_checks_shapes_dtypes_and_addresses) {
   MergeCall correct;
   EXPECT_EQ(correct.refusal(), "no error");
+  EXPECT_EQ(correct.refusal(4096), "no error");
+  EXPECT_THAT(correct.refusal(-1), HasSubstr("num_threads is -1"));
+  EXPECT_THAT(correct.refusal(4097), HasSubstr("0 (every core) to 4096"));
   MergeCall a;
   a.args.lse_a = {};
   EXPECT_THAT(a.refusal(), HasSubstr("lse_a is missing"));
