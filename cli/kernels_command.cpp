@@ -118,7 +118,15 @@ ExitStatus list_kernels(const CommandLine& line) {
 
 ExitStatus clear_kernels(const CommandLine& line) {
   const std::string& folder = config().cache_folder;
+  const std::size_t before = cache_entries().size();
   const int removed = DiskCache(folder).clear();
+  if (const std::size_t left = cache_entries().size(); left > 0 && left >= before) {
+    throw EnvironmentError(
+        format_message("onepass kernels clear",
+                       fmt::format("{} of {} kernels cannot be removed from {}", left, before, folder),
+                       "a disk cache whose files this user may remove",
+                       "clear it as the user who owns it, or set ONEPASS_CACHE_DIR to a folder of your own"));
+  }
   if (line.json) {
     print_json({{"folder", folder}, {"removed", removed}});
   } else {

@@ -1,6 +1,8 @@
 // onepass kernels warm: what plans of the cases name is made to exist, so that no call has to compile.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -8,7 +10,6 @@
 #include "backends/cuda/host/driver.h"
 #include "backends/cuda/host/forward.h"
 #include "cli/case_list.h"
-#include "cli/device_option.h"
 #include "cli/kernels_actions.h"
 #include "cli/parallel.h"
 #include "cli/text_output.h"
@@ -28,10 +29,11 @@ constexpr const char* kFirstGpu = "gpu";
 
 DeviceInfo chosen_gpu(const std::string& name) {
   if (name != kFirstGpu) {
-    DeviceInfo device = device_by_name(kCall, name, kFirstGpu);
-    if (device.kind == DeviceInfo::Kind::Cuda) return device;
-    throw_invalid(kCall, fmt::format("--device is \"{}\", which has no kernels to compile", name), "GPUs",
-                  "use --device gpu for the first GPU of this machine, or a name such as h200");
+    if (const auto device = find_device(name)) return *device;
+    throw_invalid(
+        kCall, fmt::format("--device is \"{}\"", name),
+        fmt::format("{} (the first of this machine), {}", kFirstGpu, fmt::join(known_devices(), ", ")),
+        "name the GPU to compile for, such as --device h200");
   }
   if (cuda::Driver::instance() != nullptr) return cuda::device_info(0);
   throw EnvironmentError(format_message(kCall, cuda::Driver::missing_reason(),

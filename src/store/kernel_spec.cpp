@@ -115,7 +115,7 @@ KernelSpec parse_kernel_name(std::string_view name) {
   for (const FlagField& field : kFlags) spec.*field.member = reader.take(field.text);
   if (!reader.take("_sm")) reader.fail();
   spec.architecture = reader.number();
-  if (!reader.done()) reader.fail();
+  if (!reader.done() || kernel_name(spec) != name) reader.fail();  // "d064" is no name of ours
   return spec;
 }
 

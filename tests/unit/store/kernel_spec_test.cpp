@@ -67,6 +67,13 @@ TEST(kernel_spec, a_damaged_name_is_refused_where_it_breaks) {
   }
 }
 
+TEST(kernel_spec, another_spelling_of_a_name_is_refused) {
+  for (const char* spelling : {"merge_states_f16_d064_v0_m0n0w4c1s1b1_l16s16_sm80",
+                               "merge_states_f16_d64_v-0_m0n0w4c1s1b1_l16s16_sm80"}) {
+    EXPECT_THROW(parse_kernel_name(spelling), InvalidArgument) << spelling;
+  }
+}
+
 TEST(kernel_spec, names_of_senseless_sizes_are_refused_or_have_finite_needs) {
   EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d64_v64_m4097n64w4c1s1b1_l16s16_sm80"), InvalidArgument);
   EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d99999999999_v64_m64n64w4c1s1b1_l16s16_sm80"),
