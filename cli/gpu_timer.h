@@ -16,8 +16,8 @@ class GpuTimer {
   GpuTimer(const GpuTimer&) = delete;
   GpuTimer& operator=(const GpuTimer&) = delete;
 
-  /// Seconds between the start and the end of what `queue_work` queues on the default stream; waits for the
-  /// end.
+  /// Seconds between the start and the end of what `queue_work` queues on the default stream; waits
+  /// for the end.
   double seconds(const std::function<void()>& queue_work) const;
 
  private:

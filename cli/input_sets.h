@@ -10,8 +10,8 @@
 
 namespace onepass::cli {
 
-/// As many as together exceed the last-level cache of `device` one and a half times, within an eighth of its
-/// memory.
+/// As many as together exceed the last-level cache of `device` one and a half times, within an eighth
+/// of its memory.
 std::size_t count_input_sets(const verify::CaseTensors& tensors, const DeviceInfo& device);
 
 /// Equal tensors at different addresses, the first ones being the case's own. Valid while `tensors` lives.

@@ -105,8 +105,7 @@ class Layouter {
   }
 
   /// Rows of one buffer hold all heads of q, then of k, then of v. When the three cannot share rows, K and V
-  /// share
-  /// a buffer: the two halves of each page ([pages, 2, slots, H, D] if D = Dv), or of each row.
+  /// share a buffer: the two halves of each page ([pages, 2, slots, H, D] if D = Dv), or of each row.
   void qkv_packed() {
     const std::int64_t width_q = c_.num_heads_q * c_.head_dim;
     const std::int64_t width_k = c_.num_heads_k * c_.head_dim, width_v = c_.num_heads_k * c_.head_dim_v;

@@ -16,12 +16,9 @@ namespace onepass::verify {
 /// sequence, head, row) only, so cases that differ in layout or memory order hold the same numbers.
 ///
 /// With poison, NaN fills everything that a correct backend does not let into a result: rows of no sequence,
-/// rows
-/// past the lengths in use, unused pages and slots, elements between strides, guards at both ends of every
-/// buffer,
-/// K and V rows that no query row of the sequence sees, Q rows that see no key, bias of masked pairs. Odd
-/// seeds
-/// start tensors one element past a 64-byte boundary.
+/// rows past the lengths in use, unused pages and slots, elements between strides, guards at both ends of
+/// every buffer, K and V rows that no query row of the sequence sees, Q rows that see no key, bias of masked
+/// pairs. Odd seeds start tensors one element past a 64-byte boundary.
 struct CaseTensors {
   ForwardArguments args;
   ForwardOptions options;
@@ -44,8 +41,8 @@ struct CaseTensors {
 /// Allocates and fills. @throws EnvironmentError when the machine has less memory than the case needs.
 CaseTensors make_tensors(const Case& c);
 
-/// The same views with null data, and options that carry max_seqlen: enough for plan(), and no memory is
-/// used.
+/// The same views with null data, and options that carry max_seqlen: enough for plan(), and no
+/// memory is used.
 struct CaseShapes {
   ForwardArguments args;
   ForwardOptions options;

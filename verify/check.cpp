@@ -27,8 +27,7 @@ double frobenius_bound(DType dtype) {
 }
 
 /// Below this an output of `dtype` has no relative precision (subnormal numbers, which a CPU may flush to 0),
-/// so the
-/// relative error does not count it.
+/// so the relative error does not count it.
 double negligible_error(DType dtype) {
   return dtype == DType::F16 ? 0x1p-25 : static_cast<double>(std::numeric_limits<float>::min());
 }

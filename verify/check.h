@@ -48,8 +48,7 @@ using CheckProgress = std::function<void(double)>;
 
 /// Judges args.out and, if present, args.softmax_lse, which a call with these arguments and options wrote.
 /// Order: places of NaN and inf, rows of no sequence and rows without a key (exact), the largest error, the
-/// relative
-/// Frobenius error, LSE.
+/// relative Frobenius error, LSE.
 CheckReport check_result(const ForwardArguments& args, const ForwardOptions& options,
                          const CheckProgress& progress = {});
 
@@ -64,9 +63,8 @@ struct CheckHow {
 };
 
 /// Makes the tensors of a case, plans and runs it with a workspace of exactly the planned size, and judges
-/// the result;
-/// also that nothing outside the outputs and the workspace was written. With Backend::Cuda the tensors are
-/// copied to GPU 0 and back (gpu_call.h).
+/// the result; also that nothing outside the outputs and the workspace was written. With Backend::Cuda the
+/// tensors are copied to GPU 0 and back (gpu_call.h).
 /// @throws what plan() and run() throw; EnvironmentError when a GPU is asked for and there is none.
 CheckReport check_case(const Case& c, const CheckHow& how = {}, const CheckProgress& progress = {});
 

@@ -48,8 +48,7 @@ struct Lengths {
 };
 
 /// K and V of one sequence and key head, in order of tokens; (seqlen_k, head_dim) and (seqlen_k, head_dim_v).
-/// The
-/// plain evaluation reads them as f32.
+/// The plain evaluation reads them as f32.
 struct Keys {
   std::vector<double> k, v;
   std::vector<float> plain_k, plain_v;

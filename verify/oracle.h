@@ -1,6 +1,5 @@
 // The formula of spec section 2, word for word, in float64: a second opinion that shares no mask, address or
-// loop
-// code with any backend, so that the reference backend is tested too.
+// loop code with any backend, so that the reference backend is tested too.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +44,8 @@ struct Evaluation {
   std::vector<std::uint8_t> sees_keys;  // [row, head]: the mask allows some key
 };
 
-/// Evaluates a call whose arguments are valid. Uses every core; `progress`, when given, hears the share that
-/// is done,
-/// from one thread at a time.
+/// Evaluates a call whose arguments are valid. Uses every core; `progress`, when given, hears the share
+/// that is done, from one thread at a time.
 Evaluation evaluate(const ForwardArguments& args, const ForwardOptions& options,
                     const std::function<void(double)>& progress = {});
 

@@ -14,8 +14,8 @@ struct LastError {
   const char* shown = "";
 };
 
-thread_local LastError
-    this_thread;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): errno's kin
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): errno's kin
+thread_local LastError this_thread;
 
 template <class MakeText>
 void keep(const char* when_out_of_memory, MakeText&& make_text) noexcept {

@@ -9,8 +9,7 @@
 namespace onepass {
 
 /// Runs a plan whose arguments and workspace have been checked. @throws InternalError for a plan that names
-/// an
-/// implementation this library does not have.
+/// an implementation this library does not have.
 void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream);
 
 }  // namespace onepass

@@ -34,10 +34,9 @@ std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
 }
 
 // The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that
-// meet them.
-// Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best; wide heads
-// take 64
-// keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to Q^T and out^T.
+// meet them. Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best;
+// wide heads take 64 keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to
+// Q^T and out^T.
 std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
   constexpr std::int64_t kScoreBytesPerKey = std::int64_t{64} * 4;
   constexpr std::int64_t kWideHead = 256;
@@ -46,9 +45,9 @@ std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& de
   return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 128);
 }
 
-// The smallest number of splits that keeps the threads busy: among the candidates, the first whose share of
-// busy thread time is within 5% of the best (after num_splits_heuristic of Dao-AILab/flash-attention,
-// hopper/heuristics.h).
+// The smallest number of splits that keeps the threads busy: among the candidates, the first whose share
+// of busy thread time is within 5% of the best (after num_splits_heuristic of
+// Dao-AILab/flash-attention, hopper/heuristics.h).
 int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads) {
   constexpr std::int64_t kTilesPerThread = 4;  // with so many, imbalance is small without splitting
   constexpr std::int64_t kKeysPerSplit = 512;  // below, writing and merging partial results costs more

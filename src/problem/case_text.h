@@ -9,23 +9,23 @@
 //   wl<N> wr<N>                      window: keys to the left and right of a row's own position
 //   scale<X> softcap<X>              default 1/sqrt(d), and none
 //   alibi | alibib                   slopes [Hq] or [B, Hq]
-//   bias<b|1><h|1>[f32]              additive bias [B or 1, Hq or 1, Sq, Sk] in the dtype, or in f32; "bias"
-// is "biasbh"
+//   bias<b|1><h|1>[f32]              additive bias [B or 1, Hq or 1, Sq, Sk] in the dtype, or in f32;
+//                                    "bias" is "biasbh"
 //   biasinf                          about a quarter of the bias is -inf, some rows whole
 //   sink                             attention sinks [Hq]
 //   kvf8e4m3 | kvf8e5m2              K and V in an 8-bit type
 //   descale1 | descaleh | descalebh  descale factors of K and V: [1], [Hk], [B, Hk]
 //   packed | packedq | packedk       packed with cu_seqlens: both sides, queries only, keys only
-//   page<N>                          paged K/V in pages of N slots, random order, garbage table entries past
-// the end
+//   page<N>                          paged K/V in pages of N slots, in random order; garbage in the table
+//                                    past the end
 //   ragged                           random lengths up to sq and sk: cu_seqlens of packed sides, else seqused
-//   gap                              packed sides have unused rows before, between and after sequences
-// (seqused)
-//   maxlen                           sq and sk are handed over as max_seqlen_q/k instead of read from the
-// lengths
+//   gap                              packed sides have unused rows before, between and after their
+//                                    sequences (seqused)
+//   maxlen                           sq and sk are handed over as max_seqlen_q/k instead of read from
+//                                    the lengths
 //   bhsd | qkvpacked | dimstride2 | broadcastk | broadcastb | reversed    memory order, see MemoryOrder
-//   mean<X> meanv<X> seed<N>         random inputs are normal with deviation 1: mean of Q and K, of V
-// (default 0.5), seed (0)
+//   mean<X> meanv<X> seed<N>         random inputs are normal with deviation 1: mean of Q and K and mean of
+//                                    V (default 0.5 both), seed (default 0)
 //   split<N>                         parts that the keys are split into (default 0: the planner chooses)
 //   nolse | nopoison                 no LSE output; memory that must not be read holds 0 instead of NaN
 #pragma once
@@ -54,8 +54,8 @@ enum class MemoryOrder : std::uint8_t {
 /// The shape of a per-head f32 tensor: absent, [1], [H], [B, H].
 enum class PerHead : std::uint8_t { None, One, Heads, BatchHeads };
 
-/// The values of a case; the grammar above says what each means. Equal values give equal data on every
-/// machine.
+/// The values of a case; the grammar above says what each means. Equal values give equal data on
+/// every machine.
 struct Case {
   // Limits keep every product of a caller in 64 bits; whether a problem is valid is validate.cpp's business.
   static constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
@@ -65,8 +65,8 @@ struct Case {
   static constexpr std::int64_t kMaxPageSize = std::int64_t{1} << 16;
   static constexpr std::int64_t kMaxSplits = 1024;
   static constexpr std::int64_t kMaxElements = std::int64_t{1} << 44;  ///< of Q, K, V, O and the bias, each
-  static constexpr std::int64_t kMaxRows = std::int64_t{1}
-                                           << 30;  ///< b * sq and b * sk where i32 counts them
+  /// b * sq and b * sk where i32 counts them
+  static constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 
   DType dtype = DType::F32;
   DType kv_dtype = DType::F32;
@@ -103,8 +103,7 @@ struct Case {
 Case parse_case(std::string_view text);
 
 /// The canonical text: tokens in the grammar's order, defaults left out. parse_case(to_string(c)) == c for
-/// every c
-/// that parse_case can return.
+/// every c that parse_case can return.
 std::string to_string(const Case& c);
 
 }  // namespace onepass

@@ -23,8 +23,8 @@ struct KernelCompiler {
 struct ImageSources {
   const Bundle* bundle = nullptr;  // never null; may be Bundle::none
   DiskCache cache{""};
-  std::function<KernelCompiler()>
-      open_compiler;  // called when the bundle does not have a kernel: it takes time
+  /// Called when the bundle does not have a kernel: it takes time.
+  std::function<KernelCompiler()> open_compiler;
 };
 
 /// Those of this process: the shipped bundle, config()'s cache folder, NVRTC.

@@ -1,6 +1,5 @@
 // Inputs that broke the masks of other libraries: q = 0 makes attention uniform over the visible keys, v row
-// j = j + 1
-// names them. Every small case comes with sizes that cross tiles, held to float64.
+// j = j + 1 names them. Every small case comes with sizes that cross tiles, held to float64.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,5 @@
-// gpu_check FILE: runs every case text of a file on GPU 0 and judges it against float64. For machines with a
-// GPU;
-// tests/cuda/random_cases.py writes such files.
+// gpu_check FILE: runs every case text of a file on GPU 0 and judges it against float64. For machines with
+// a GPU; tests/cuda/random_cases.py writes such files.
 #include <cstdio>
 #include <exception>
 #include <fstream>

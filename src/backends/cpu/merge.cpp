@@ -1,8 +1,8 @@
 // cpu/merge.cpp - the union of two partial attention results over disjoint key sets
 //
 // Problem    lse = logaddexp(lse_a, lse_b), out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b, row by row
-// Numerics   weights in float64; a side with lse = -inf holds nothing: it is never read, the other side is
-// copied
+// Numerics   weights in float64; a side with lse = -inf holds nothing: it is never read, the other
+//            side is copied
 // Sources    spec section 3; the merge of Milakov and Gimelshein 2018 (arXiv:1805.02867), section 3.1
 #include "backends/cpu/merge.h"
 

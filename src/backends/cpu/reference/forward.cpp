@@ -1,10 +1,9 @@
 // cpu/reference/forward.cpp - attention forward as the formula says, in float64
 //
 // Problem    spec section 2, every feature, one query row at a time: all scores of the row, their maximum,
-// the
-//            sum of exponentials, the weighted sum of V. O(seqlen_k) scratch per thread.
-// Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded once when
-// stored
+//            the sum of exponentials, the weighted sum of V. O(seqlen_k) scratch per thread.
+// Numerics   inputs as stored (already rounded), everything else in float64, O and LSE rounded
+//            once when stored
 // Use        the truth for tests and `--check`; never chosen unless asked for
 #include <omp.h>
 

@@ -2,8 +2,8 @@
 //
 // Problem    as product.cpp, but every 32-bit element of A and B is a pair of bf16 and every step adds two
 //            products; sums and C are f32
-// Tile       6 rows x 4 vectors of accumulators (fewer columns: more rows), one VDPBF16PS each per pair of
-//            terms
+// Tile       6 rows x 4 vectors of accumulators (fewer columns: more rows), one VDPBF16PS each per
+//            pair of terms
 // Chosen     where AVX-512 BF16 is there and AMX is not (Cooper Lake, Zen 4 and later). CPUs with AMX leave
 //            bf16 throughput to it and issue VDPBF16PS at a quarter of the FMA rate:
 // Measured   Xeon (Sapphire Rapids), one core: VDPBF16PS 1.38 G/s x 64 FLOP = 88 GFLOP/s, FMA in f32 172

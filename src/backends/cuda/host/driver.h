@@ -1,5 +1,5 @@
-// The CUDA driver, opened at run time: the few functions we call, declared by us so that building needs no
-// toolkit.
+// The CUDA driver, opened at run time: the few functions we call, declared by us so that building
+// needs no toolkit.
 //
 // Driver::instance() is null where there is no driver, and missing_reason() says why.
 // Every call that fails throws EnvironmentError with the driver's own name of the error.
@@ -109,8 +109,7 @@ class Driver {
   /// The device's primary context, retained once per process.
   CUcontext primary_context(int device_idx) const;
   /// Whether `pointer` is device (or managed) memory, and of which device. False for host memory the driver
-  /// does
-  /// not know.
+  /// does not know.
   bool device_of(const void* pointer, int& device_idx) const;
 
  private:

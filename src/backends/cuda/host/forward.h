@@ -14,13 +14,12 @@ namespace onepass::cuda {
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream);
 
-/// The GPU as a planning value. @throws EnvironmentError without a driver, InvalidArgument without such a
-/// device.
+/// The GPU as a planning value. @throws EnvironmentError without a driver, InvalidArgument without
+/// such a device.
 DeviceInfo device_info(int device_idx, const char* call = "plan");
 
 /// What a kernel reported since the last call with this device (a length or page that led out of bounds in
-/// device
-/// memory): throws InvalidArgument once, or does nothing. No synchronisation.
+/// device memory): throws InvalidArgument once, or does nothing. No synchronisation.
 void report_kernel_errors(const char* call, int device_idx);
 
 /// Device memory for the duration of a call, ordered on its stream.

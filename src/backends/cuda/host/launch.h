@@ -10,8 +10,8 @@
 
 namespace onepass::cuda {
 
-/// @throws InvalidArgument, naming `name`, unless `pointer` is memory of that GPU and aligned to `alignment`
-/// bytes.
+/// @throws InvalidArgument, naming `name`, unless `pointer` is memory of that GPU and aligned
+/// to `alignment` bytes.
 void check_pointer(const Driver& driver, const char* call, const char* name, const void* pointer,
                    int device_idx, int alignment);
 
