@@ -1,6 +1,9 @@
 // One function per action of `onepass kernels`; the same contract as commands.h.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "cli/exit_status.h"
 #include "cli/json_output.h"
 #include "cli/options.h"
@@ -14,6 +17,11 @@ ExitStatus warm_kernels(const CommandLine& line);
 ExitStatus clear_kernels(const CommandLine& line);
 ExitStatus compile_kernels(const CommandLine& line);
 ExitStatus bundle_kernels(const CommandLine& line);
+
+/// --out of an action: tried before any work, written at its end; a signal leaves no temporary file behind.
+/// @throws InvalidArgument or EnvironmentError as io::AtomicFile.
+void try_out_file(const std::string& call, const std::string& path);
+void write_out_file(const std::string& call, const std::string& path, std::string_view bytes);
 
 /// "sm_90a", "compute_80".
 std::string architecture_text(const KernelSpec& spec, ImageKind kind);

@@ -12,7 +12,6 @@
 #include "cli/progress.h"
 #include "cli/require_compiler.h"
 #include "cli/text_output.h"
-#include "io/atomic_file.h"
 #include "plan/common_kernels.h"
 #include "plan/explain.h"
 #include "store/bundle.h"
@@ -73,7 +72,7 @@ ExitStatus bundle_kernels(const CommandLine& line) {
     throw_invalid(kCall, "no --out is given", "--out with the file to write", "name the file");
   const auto begin = std::chrono::steady_clock::now();
   const Nvrtc& nvrtc = require_compiler(kCall);
-  io::AtomicFile file({fmt::format("{}: --out", kCall), path});
+  try_out_file(kCall, path);
   const std::vector<Built> built = build_all(common_kernels(), nvrtc, line.progress || stderr_is_terminal());
 
   BundleContent content{sources_hash(), nvrtc.major(), nvrtc.minor(), {}};
@@ -87,9 +86,7 @@ ExitStatus bundle_kernels(const CommandLine& line) {
     findings.push_back(fmt::format("the bundle has {} bytes; {} are allowed", bytes.size(), kMostBytes));
   }
   if (findings.empty()) {
-    file.write(std::as_bytes(std::span(bytes)));
-    file.finish();
-    file.commit();
+    write_out_file(kCall, path, bytes);
     verify_file(path, built);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

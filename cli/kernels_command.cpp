@@ -4,12 +4,15 @@
 
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/kernels_actions.h"
 #include "cli/text_output.h"
+#include "io/atomic_file.h"
 #include "plan/explain.h"
 #include "store/bundle.h"
 #include "store/disk_cache.h"
@@ -65,6 +68,19 @@ std::vector<Row> all_rows() {
 }
 
 }  // namespace
+
+void try_out_file(const std::string& call, const std::string& path) {
+  const DeferInterrupts remove_it_first;
+  const io::AtomicFile file({call + ": --out", path});
+}
+
+void write_out_file(const std::string& call, const std::string& path, std::string_view bytes) {
+  const DeferInterrupts finish_it_first;
+  io::AtomicFile file({call + ": --out", path});
+  file.write(std::as_bytes(std::span(bytes)));
+  file.finish();
+  file.commit();
+}
 
 std::string architecture_text(const KernelSpec& spec, ImageKind kind) {
   if (kind == ImageKind::Ptx) return fmt::format("compute_{}", spec.architecture);

@@ -10,7 +10,6 @@
 #include "cli/parallel.h"
 #include "cli/require_compiler.h"
 #include "cli/text_output.h"
-#include "io/atomic_file.h"
 #include "plan/explain.h"
 #include "support/message.h"
 
@@ -32,13 +31,6 @@ Compiled compile(const KernelSpec& spec, bool ptx, const Nvrtc& nvrtc) {
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!ptx) result.over_budget = over_budget(spec, result.kernel.resources);
   return result;
-}
-
-void write_image(const std::string& path, const std::string& image) {
-  io::AtomicFile file({fmt::format("{}: --out", kCall), path});
-  file.write(std::as_bytes(std::span(image)));
-  file.finish();
-  file.commit();
 }
 
 Json to_json(const KernelSpec& spec, const Compiled& result, ImageKind kind) {
@@ -72,9 +64,10 @@ ExitStatus compile_kernels(const CommandLine& line) {
   std::vector<KernelSpec> specs;
   for (const std::string& name : o.names) specs.push_back(parse_kernel_name(name));
   const Nvrtc& nvrtc = require_compiler(kCall);
+  if (!o.out.empty()) try_out_file(kCall, o.out);
   std::vector<Compiled> results(specs.size());
   parallel_for(specs.size(), [&](std::size_t i) { results[i] = compile(specs[i], o.ptx, nvrtc); });
-  if (!o.out.empty()) write_image(o.out, results.front().kernel.image);
+  if (!o.out.empty()) write_out_file(kCall, o.out, results.front().kernel.image);
 
   bool failed = false;
   Json list = Json::array();

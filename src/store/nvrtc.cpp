@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -83,13 +84,22 @@ std::string first_error(const std::string& log) {
   return log.substr(begin, std::min<std::size_t>(log.find('\n', at), begin + 400) - begin);
 }
 
+/// A folder of this process alone: the temporary folder belongs to every user of the machine.
+const fs::path& folder_of_failures() {
+  static const fs::path folder = [] {
+    std::error_code error;
+    std::string pattern = fs::temp_directory_path(error) / "onepass-failed-XXXXXX";
+    return fs::path(::mkdtemp(pattern.data()) != nullptr ? pattern : "");
+  }();
+  return folder;
+}
+
 std::string keep_source(const std::string& name, const std::string& source) {
   std::error_code error;
-  const fs::path folder = fs::temp_directory_path(error) / "onepass-failed";
-  fs::create_directories(folder, error);
-  const fs::path file = folder / (name + ".cu");
+  if (folder_of_failures().empty()) return "nowhere";
+  const fs::path file = folder_of_failures() / (name + ".cu");
   std::ofstream(file) << source;
-  return fs::exists(file, error) ? file.string() : "(it could not be kept)";
+  return fs::exists(file, error) ? file.string() : "nowhere";
 }
 
 }  // namespace

@@ -133,6 +133,12 @@ class Kernels(CliTest):
         self.refused("kernels", "compile", "sm80_forward_f64", says=['"sm80_forward_f64"'])
         self.refused("kernels", "compile", KERNEL, KERNEL, "--out", self.path("k"), says=["--out"])
 
+    def test_compile_tries_its_output_before_it_compiles(self):
+        self.need_compiler()
+        # Compiling this one would fail with status 3.
+        impossible = KERNEL.replace("_sm90", "_sm7")
+        self.refused("kernels", "compile", impossible, "--out", self.path("no/folder"), says=["--out", "cannot be created"])
+
     def test_bundle_needs_a_place(self):
         self.refused("kernels", "bundle", says=["no --out"])
 
