@@ -37,7 +37,7 @@ std::string gpu_text() {
 std::string compiler_text() {
   const Nvrtc* nvrtc = Nvrtc::instance();
   if (nvrtc == nullptr) return Nvrtc::missing_reason();
-  return fmt::format("NVRTC {}.{} ({})", nvrtc->major(), nvrtc->minor(), nvrtc->path());
+  return fmt::format("NVRTC {}.{} ({})", nvrtc->version().major, nvrtc->version().minor, nvrtc->path());
 }
 
 struct Cache {

@@ -75,7 +75,7 @@ ExitStatus bundle_kernels(const CommandLine& line) {
   try_out_file(kCall, path);
   const std::vector<Built> built = build_all(common_kernels(), nvrtc, line.progress || stderr_is_terminal());
 
-  BundleContent content{sources_hash(), nvrtc.major(), nvrtc.minor(), {}};
+  BundleContent content{sources_hash(), nvrtc.version().major, nvrtc.version().minor, {}};
   std::vector<std::string> findings;
   for (const Built& b : built) {
     content.images.push_back(b.image);
@@ -93,7 +93,7 @@ ExitStatus bundle_kernels(const CommandLine& line) {
   if (line.json) {
     print_json({{"kernels", built.size()},
                 {"bytes", bytes.size()},
-                {"compiler", fmt::format("{}.{}", nvrtc.major(), nvrtc.minor())},
+                {"compiler", fmt::format("{}.{}", nvrtc.version().major, nvrtc.version().minor)},
                 {"seconds", seconds},
                 {"findings", findings}});
   } else {

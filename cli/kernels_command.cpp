@@ -47,8 +47,7 @@ struct Row {
 /// `nvrtc` null: which compiler an entry came from cannot be told, and it is not used either.
 Row cache_row(const DiskCache::Entry& entry, const Nvrtc* nvrtc) {
   const std::optional<KernelSpec> spec = spec_of_key(entry.key);
-  const bool current =
-      spec && nvrtc != nullptr && cache_key(*spec, nvrtc->major(), nvrtc->minor()) == entry.key;
+  const bool current = spec && nvrtc != nullptr && cache_key(*spec, nvrtc->version()) == entry.key;
   return {entry.key.substr(0, entry.key.rfind('-')),
           spec ? architecture_text(*spec, ImageKind::Cubin) : "unknown",
           current ? "disk cache" : "disk cache, stale", entry.bytes};

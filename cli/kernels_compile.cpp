@@ -84,8 +84,8 @@ ExitStatus compile_kernels(const CommandLine& line) {
     if (result.over_budget) findings += fmt::format("FAIL  {}: {}\n", o.names[i], *result.over_budget);
   }
   if (line.json) {
-    print_json(
-        {{"compiler", fmt::format("{}.{}", nvrtc.major(), nvrtc.minor())}, {"kernels", std::move(list)}});
+    print_json({{"compiler", fmt::format("{}.{}", nvrtc.version().major, nvrtc.version().minor)},
+                {"kernels", std::move(list)}});
   } else {
     print_text(table.text() + findings);
   }

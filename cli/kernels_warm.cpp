@@ -69,7 +69,7 @@ Warmed warm(const std::string& name, const ImageSources& sources) {
   result.origin = find_image(sources, spec, [](const KernelImage&) { return std::nullopt; });
   if (result.origin == KernelOrigin::Compiled) {
     const KernelCompiler compiler = sources.open_compiler();
-    result.kept = sources.cache.read(cache_key(spec, compiler.major, compiler.minor)).has_value();
+    result.kept = sources.cache.read(cache_key(spec, compiler.version)).has_value();
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;

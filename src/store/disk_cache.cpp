@@ -33,10 +33,10 @@ constexpr const char* kTemporaryPrefix = ".writing.";
 
 }  // namespace
 
-std::string cache_key(const KernelSpec& spec, int compiler_major, int compiler_minor) {
+std::string cache_key(const KernelSpec& spec, CompilerVersion compiler) {
   std::uint64_t hash = hash_of(write_source(spec), sources_hash());
   for (const std::string& option : compile_options(spec)) hash = hash_of(option, hash);
-  hash = hash_of(fmt::format("nvrtc {}.{}", compiler_major, compiler_minor), hash);
+  hash = hash_of(fmt::format("nvrtc {}.{}", compiler.major, compiler.minor), hash);
   return fmt::format("{}-{:016x}", kernel_name(spec), hash);
 }
 

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "store/kernel_spec.h"
+#include "store/nvrtc.h"
 
 namespace onepass {
 
 /// Name of the entry: kernel name + "-" + hash of (source, all kernel files, options, compiler version).
-std::string cache_key(const KernelSpec& spec, int compiler_major, int compiler_minor);
+std::string cache_key(const KernelSpec& spec, CompilerVersion compiler);
 
 class DiskCache {
  public:

@@ -30,10 +30,12 @@ class Search {
 
   KernelOrigin run() {
     if (offer_bundle(name_, ImageKind::Cubin)) return KernelOrigin::Bundle;
+    const std::optional<CompilerVersion> expected = sources_.expect_compiler();
+    if (expected && offer_disk(cache_key(spec_, *expected))) return KernelOrigin::Disk;
     const KernelCompiler compiler = sources_.open_compiler();
     if (compiler.compile) {
-      const std::string key = cache_key(spec_, compiler.major, compiler.minor);
-      if (offer_disk(key)) return KernelOrigin::Disk;
+      const std::string key = cache_key(spec_, compiler.version);
+      if (compiler.version != expected && offer_disk(key)) return KernelOrigin::Disk;
       if (offer_compiled(key, compiler)) return KernelOrigin::Compiled;
     } else {
       said_.push_back(compiler.missing);
@@ -109,15 +111,18 @@ ImageSources process_image_sources() {
   const auto open_compiler = [] {
     KernelCompiler compiler;
     if (const Nvrtc* nvrtc = Nvrtc::instance(); nvrtc != nullptr) {
-      compiler.major = nvrtc->major();
-      compiler.minor = nvrtc->minor();
+      compiler.version = nvrtc->version();
       compiler.compile = [nvrtc](const KernelSpec& spec) { return nvrtc->compile(spec); };
     } else {
       compiler.missing = Nvrtc::missing_reason();
     }
     return compiler;
   };
-  return {&Bundle::shipped(), DiskCache(config().cache_folder), open_compiler};
+  const auto expect_compiler = [] {
+    static const std::optional<CompilerVersion> version = nvrtc_version_by_name(config());
+    return version;
+  };
+  return {&Bundle::shipped(), DiskCache(config().cache_folder), open_compiler, expect_compiler};
 }
 
 KernelOrigin find_image(const ImageSources& sources, const KernelSpec& spec, const TakeImage& take) {

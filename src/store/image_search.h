@@ -15,7 +15,7 @@
 namespace onepass {
 
 struct KernelCompiler {
-  int major = 0, minor = 0;
+  CompilerVersion version;
   std::function<CompiledKernel(const KernelSpec&)> compile;  // empty when there is no compiler
   std::string missing;                                       // why, then
 };
@@ -23,8 +23,10 @@ struct KernelCompiler {
 struct ImageSources {
   const Bundle* bundle = nullptr;  // never null; may be Bundle::none
   DiskCache cache{""};
-  /// Called when the bundle does not have a kernel: it takes time.
+  /// Called when neither bundle nor cache have a kernel: it takes time.
   std::function<KernelCompiler()> open_compiler;
+  /// The version that open_compiler will find, as far as a look at file names tells.
+  std::function<std::optional<CompilerVersion>()> expect_compiler;
 };
 
 /// Those of this process: the shipped bundle, config()'s cache folder, NVRTC.

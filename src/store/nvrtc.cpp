@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <string_view>
 
 #include "store/source_writer.h"
 #include "support/message.h"
@@ -67,14 +69,31 @@ void add_python_folders(std::vector<std::string>& found, const fs::path& root) {
   }
 }
 
-/// libnvrtc opens its builtins library by bare name and has no run path: open it first, by full path.
-void open_builtins(const std::string& nvrtc_path) {
-  if (nvrtc_path.find('/') == std::string::npos) return;
+constexpr std::string_view kBuiltins = "libnvrtc-builtins.so.";  // then major.minor
+
+/// The builtins libraries beside an NVRTC that is named with its folder.
+std::vector<fs::path> builtins_beside(const std::string& nvrtc_path) {
+  std::vector<fs::path> found;
+  if (nvrtc_path.find('/') == std::string::npos) return found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(fs::path(nvrtc_path).parent_path(), error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("libnvrtc-builtins.so.")) SharedObject{entry.path().string()};
+    if (entry.path().filename().string().starts_with(kBuiltins)) found.push_back(entry.path());
   }
+  return found;
+}
+
+/// libnvrtc opens its builtins library by bare name and has no run path: open it first, by full path.
+void open_builtins(const std::string& nvrtc_path) {
+  for (const fs::path& builtins : builtins_beside(nvrtc_path)) SharedObject{builtins.string()};
+}
+
+std::optional<CompilerVersion> version_in(const std::string& builtins_name) {
+  const char* const end = builtins_name.data() + builtins_name.size();
+  CompilerVersion version;
+  const auto [dot, bad_major] = std::from_chars(builtins_name.data() + kBuiltins.size(), end, version.major);
+  if (bad_major != std::errc{} || dot == end || *dot != '.') return std::nullopt;
+  if (std::from_chars(dot + 1, end, version.minor).ec != std::errc{}) return std::nullopt;
+  return version;
 }
 
 std::string first_error(const std::string& log) {
@@ -119,6 +138,15 @@ std::vector<std::string> nvrtc_candidates(const Config& config) {
   return found;
 }
 
+std::optional<CompilerVersion> nvrtc_version_by_name(const Config& config) {
+  for (const std::string& path : nvrtc_candidates(config)) {
+    for (const fs::path& builtins : builtins_beside(path)) {
+      if (const auto version = version_in(builtins.filename().string())) return version;
+    }
+  }
+  return std::nullopt;
+}
+
 bool Nvrtc::open(std::string& reason) {
   std::string tried;
   for (const std::string& path : nvrtc_candidates(config())) {
@@ -138,7 +166,7 @@ bool Nvrtc::open(std::string& reason) {
                           ONEPASS_LOAD(nvrtcGetCUBIN) && ONEPASS_LOAD(nvrtcGetPTXSize) &&
                           ONEPASS_LOAD(nvrtcGetPTX);
 #undef ONEPASS_LOAD
-    if (!complete || t.nvrtcVersion(&major_, &minor_) != 0) {
+    if (!complete || t.nvrtcVersion(&version_.major, &version_.minor) != 0) {
       tried += fmt::format("{}{} (incomplete)", tried.empty() ? "" : ", ", path);
       continue;
     }
@@ -194,7 +222,7 @@ CompiledKernel Nvrtc::build(const KernelSpec& spec, const std::vector<std::strin
   const auto fail = [&](const std::string& what) {
     throw EnvironmentError(format_message(
         "compile kernel",
-        fmt::format("{} (NVRTC {}.{}, {}): {} (source kept: {})", name, major_, minor_,
+        fmt::format("{} (NVRTC {}.{}, {}): {} (source kept: {})", name, version_.major, version_.minor,
                     fmt::join(options, " "), what, keep_source(name, source)),
         "kernel text and an architecture that NVRTC 12 or 13 compiles",
         "use a newer NVRTC if it does not know the architecture; otherwise please report this"));

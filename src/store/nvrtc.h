@@ -1,6 +1,7 @@
 // NVIDIA's run-time compiler, opened at run time (major versions 12 and 13).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,20 @@ struct CompiledKernel {
   KernelResources resources;  // of machine code
 };
 
+struct CompilerVersion {
+  int major = 0, minor = 0;
+
+  bool operator==(const CompilerVersion&) const = default;
+};
+
 /// Where NVRTC may be, best first: a configured path, then what the process or the loader knows, then
 /// toolkits, then the folders of Python packages (PyTorch's and NVIDIA's own).
 std::vector<std::string> nvrtc_candidates(const Config& config);
+
+/// The version that the first candidate with a folder will have, by the file name of its builtins library
+/// (libnvrtc-builtins.so.13.0): a look into a folder, where opening a library of 100 MB takes ten
+/// milliseconds. Nothing when no name says it.
+std::optional<CompilerVersion> nvrtc_version_by_name(const Config& config);
 
 class Nvrtc {
  public:
@@ -27,8 +39,7 @@ class Nvrtc {
   /// Where instance() looked and why it found nothing.
   static const std::string& missing_reason();
 
-  int major() const { return major_; }
-  int minor() const { return minor_; }
+  CompilerVersion version() const { return version_; }
   const std::string& path() const { return path_; }
 
   /// Compiles a spec; thread-safe. @throws EnvironmentError with kernel name, options, the first compiler
@@ -44,7 +55,7 @@ class Nvrtc {
 
   struct Table;
   const Table* table_ = nullptr;
-  int major_ = 0, minor_ = 0;
+  CompilerVersion version_;
   std::string path_;
 };
 

@@ -169,9 +169,9 @@ TEST(disk_cache, the_key_changes_with_spec_and_compiler) {
   spec.tile_m = spec.tile_n = 64;
   KernelSpec other = spec;
   other.stages = 2;
-  EXPECT_NE(cache_key(spec, 13, 0), cache_key(other, 13, 0));
-  EXPECT_NE(cache_key(spec, 13, 0), cache_key(spec, 12, 9));
-  EXPECT_EQ(cache_key(spec, 13, 0), cache_key(spec, 13, 0));
+  EXPECT_NE(cache_key(spec, {13, 0}), cache_key(other, {13, 0}));
+  EXPECT_NE(cache_key(spec, {13, 0}), cache_key(spec, {12, 9}));
+  EXPECT_EQ(cache_key(spec, {13, 0}), cache_key(spec, {13, 0}));
 }
 
 }  // namespace

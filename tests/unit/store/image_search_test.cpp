@@ -39,7 +39,7 @@ class Sources {
   }
   void install_compiler(bool works = true) {
     compiler_ = {};
-    compiler_.major = 13;
+    compiler_.version = {13, 0};
     compiler_.compile = [this, works](const KernelSpec& spec) -> CompiledKernel {
       ++num_compiled;
       if (!works)
@@ -47,7 +47,7 @@ class Sources {
       return {"compiled " + kernel_name(spec), "", {}};
     };
   }
-  void fill_cache(const KernelSpec& spec) { sources.cache.write(cache_key(spec, 13, 0), "cached"); }
+  void fill_cache(const KernelSpec& spec) { sources.cache.write(cache_key(spec, {13, 0}), "cached"); }
 
   KernelOrigin find(const KernelSpec& spec) {
     offered.clear();
@@ -70,13 +70,16 @@ class Sources {
  private:
   TemporaryFolder folder_;
   Bundle bundle_ = Bundle::none("no file");
-  KernelCompiler compiler_{0, 0, {}, "no NVRTC found (tried here and there)"};
+  KernelCompiler compiler_{{}, {}, "no NVRTC found (tried here and there)"};
 
  public:
-  ImageSources sources{&bundle_, DiskCache(""), [this] {
+  ImageSources sources{&bundle_, DiskCache(""),
+                       [this] {
                          ++num_opened;
                          return compiler_;
-                       }};
+                       },
+                       [this] { return expected; }};
+  std::optional<CompilerVersion> expected;
   std::string refuses, entry;
   std::vector<std::string> offered;
   int num_opened = 0, num_compiled = 0;
@@ -113,6 +116,18 @@ TEST(image_search, the_cache_comes_second) {
   EXPECT_EQ(s.num_compiled, 0);
 }
 
+TEST(image_search, a_compiler_whose_version_is_known_is_not_opened_for_the_cache) {
+  Sources s;
+  s.install_compiler();
+  s.fill_cache(kHopper);
+  s.expected = CompilerVersion{13, 0};
+  EXPECT_EQ(s.find(kHopper), KernelOrigin::Disk);
+  EXPECT_EQ(s.num_opened, 0);
+  s.expected = CompilerVersion{12, 9};  // a wrong guess
+  EXPECT_EQ(s.find(kHopper), KernelOrigin::Disk);
+  EXPECT_EQ(s.num_opened, 1);
+}
+
 TEST(image_search, a_compiled_image_is_cached_for_the_next_process) {
   Sources s;
   s.install_compiler();
@@ -138,7 +153,7 @@ TEST(image_search, a_truncated_cache_entry_is_compiled_again_and_replaced) {
   Sources s;
   s.install_compiler();
   s.fill_cache(kHopper);
-  const std::string file = s.sources.cache.folder() + "/" + cache_key(kHopper, 13, 0) + ".cubin";
+  const std::string file = s.sources.cache.folder() + "/" + cache_key(kHopper, {13, 0}) + ".cubin";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   EXPECT_EQ(s.find(kHopper), KernelOrigin::Compiled);
   EXPECT_EQ(s.find(kHopper), KernelOrigin::Disk);
@@ -147,7 +162,7 @@ TEST(image_search, a_truncated_cache_entry_is_compiled_again_and_replaced) {
 TEST(image_search, an_entry_of_another_compiler_is_not_used) {
   Sources s;
   s.install_compiler();
-  s.sources.cache.write(cache_key(kHopper, 12, 9), "of CUDA 12");
+  s.sources.cache.write(cache_key(kHopper, {12, 9}), "of CUDA 12");
   EXPECT_EQ(s.find(kHopper), KernelOrigin::Compiled);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,26 @@ TEST(nvrtc_candidates, toolkits_and_conda_are_searched_and_the_newer_version_win
   EXPECT_LT(place(fresh), place(old));
   EXPECT_NE(place(old), found.end());
   EXPECT_NE(place(of_conda), found.end());
+}
+
+TEST(nvrtc_version_by_name, the_builtins_beside_the_library_say_it) {
+  const TemporaryFolder folder;
+  Config config;
+  config.nvrtc_path = touch(folder.path / "libnvrtc.so.13");
+  touch(folder.path / "libnvrtc-builtins.so.13.2");
+  EXPECT_EQ(nvrtc_version_by_name(config), (CompilerVersion{13, 2}));
+}
+
+TEST(nvrtc_version_by_name, names_that_say_nothing_give_nothing) {
+  const TemporaryFolder folder;
+  Config config;
+  config.nvrtc_path = touch(folder.path / "libnvrtc.so.13");
+  const std::optional<CompilerVersion> elsewhere = nvrtc_version_by_name({});
+  EXPECT_EQ(nvrtc_version_by_name(config), elsewhere);
+  for (const char* name : {"libnvrtc-builtins.so.", "libnvrtc-builtins.so.13", "libnvrtc-builtins.so.x.y"}) {
+    touch(folder.path / name);
+    EXPECT_EQ(nvrtc_version_by_name(config), elsewhere) << name;
+  }
 }
 
 }  // namespace
