@@ -1,0 +1,17 @@
+// From a plan and a call's arguments to what its kernels are launched with.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "backends/cuda/kernels/params.h"
+#include "onepass/attention.h"
+
+namespace onepass::cuda {
+
+/// Everything but error_flag. Pointers are copied, never followed. `score_terms` is that of the plan's
+/// forward kernel.
+ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+                             bool score_terms);
+
+}  // namespace onepass::cuda
