@@ -7,9 +7,9 @@
 // Sources    spec section 3; Milakov and Gimelshein 2018 (arXiv:1805.02867), section 3.1
 #pragma once
 
+#include "common/math.cuh"
 #include "common/sequence.cuh"
 #include "params.h"
-#include "ptx/math.cuh"
 
 namespace onepass::cuda {
 

@@ -1,10 +1,10 @@
 // Changes of the score tile: scale, softcap, ALiBi, bias (in that order), then the mask.
 #pragma once
 
+#include "common/math.cuh"
 #include "common/tile_range.h"
 #include "params.h"
 #include "ptx/fragment_maps.h"
-#include "ptx/math.cuh"
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {

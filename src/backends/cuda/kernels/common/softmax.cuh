@@ -7,7 +7,7 @@
 // Sources: Milakov and Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1.
 #pragma once
 
-#include "ptx/math.cuh"
+#include "common/math.cuh"
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {

@@ -4,6 +4,7 @@
 #include "common/shared_row.h"
 #include "params.h"
 #include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {
@@ -64,7 +65,7 @@ struct TileCopy {
     if constexpr (kLoadBytes == 2) {
       const unsigned short value =
           valid > 0 ? *reinterpret_cast<const unsigned short*>(source) : static_cast<unsigned short>(0);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(target), "h"(value) : "memory");
+      store_shared(target, value);
     } else {
       cp_async<kLoadBytes>(target, source, valid);
     }

@@ -24,9 +24,12 @@ ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) {
                : "r"(address));
 }
 
-/// Two 16-bit elements to shared memory.
+/// Two 16-bit elements to shared memory, or one.
 ONEPASS_DEVICE void store_shared(Uint32 address, Uint32 pair) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
+}
+ONEPASS_DEVICE void store_shared(Uint32 address, unsigned short element) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(element) : "memory");
 }
 
 }  // namespace onepass::cuda

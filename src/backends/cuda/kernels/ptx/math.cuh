@@ -1,12 +1,9 @@
-// Scalar arithmetic of the softmax. PTX ISA: ex2, lg2, rcp (9.7.3), cvt (9.7.9).
+// Scalar instructions of the softmax. PTX ISA: ex2, lg2, rcp (9.7.3), cvt (9.7.9).
 #pragma once
 
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {
-
-constexpr float kLog2e = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 ONEPASS_DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
@@ -27,12 +24,6 @@ ONEPASS_DEVICE float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-/// tanh by the exponential: 1 - 2 / (1 + e^2x). The hardware's tanh.approx has 11 bits, too few for a score
-/// that a softcap of 50 multiplies; this one is good to about 1e-6. Saturates to +-1.
-ONEPASS_DEVICE float tanh_by_exp(float x) {
-  return 1.0f - 2.0f * reciprocal_approx(1.0f + exp2_approx(2.0f * kLog2e * x));
 }
 
 template <>
