@@ -1,0 +1,52 @@
+// What runs on the emulator: small problems that between them touch every tile and every feature of the sm80
+// family. Each new kernel costs a second or two of compilation, each key block of a tile some milliseconds.
+#pragma once
+
+#include <span>
+
+namespace onepass::emulator {
+
+struct EmulatedCase {
+  const char* device;  // whose tiles the planner chooses
+  const char* text;    // seeds are even: tensors start aligned, as on a GPU
+};
+
+// Tiles by head_dim and rows stand in dispatch/heuristics_sm80.cpp.
+inline constexpr EmulatedCase kCases[] = {
+    // head_dim 64: 128 rows, two stages, Q in registers
+    {"h200", "bf16_b1_hq1_sq130_sk200_d64_causal"},
+    {"h200", "f16_b1_hq1_sq129_sk65_d64"},
+    {"h200", "f16_b1_hq2_hk1_sq150_sk140_d64_wl20_wr5"},
+    {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packed_ragged_gap_seed2"},
+    // few rows: 64 of them, grouped heads packed
+    {"h200", "bf16_b1_hq6_hk2_sq5_sk130_d64_causaltl_wl3"},
+    {"h200", "f16_b2_hq4_hk1_sq17_sk100_d64_causal_page7_ragged"},
+    {"h200", "bf16_b1_hq3_sq33_sk70_d64_causal_softcap5_alibi_bias_sink"},
+    {"h200", "f16_b2_hq2_sq20_sk70_d64_scale0_alibib_biasbhf32"},
+    {"h200", "bf16_b1_hq2_sq65_sk64_d64_scale-0.1_bias11_nolse"},
+    {"h200", "bf16_b2_hq4_hk2_sq3_sk300_d64_causal_split3_sink"},
+    {"h200", "f16_b2_hq2_sq1_sk150_d64_packed_ragged_split2"},
+    {"h200", "bf16_b2_hq2_hk1_sq9_sk0_d64"},
+    {"h200", "f16_b4_hq1_sq20_sk20_d64_causal_packed_ragged_gap_seed4"},
+    // head_dim 128, and others up to it; rows in pieces of 16, 8, 4 and 2 bytes
+    {"h200", "bf16_b1_hq1_sq140_sk130_d128_causal"},
+    {"a100", "f16_b1_hq8_hk1_sq2_sk200_d128_causal_page16_ragged_split2"},
+    {"h200", "f16_b1_hq1_sq70_sk80_d80_dv72_causal_bhsd"},
+    {"h200", "bf16_b1_hq1_sq70_sk70_d40_dv96_causal"},  // O reaches past Q into V
+    {"h200", "bf16_b1_hq2_sq30_sk70_d63_causal"},
+    {"h200", "f16_b1_hq1_sq20_sk66_d68_dv36_reversed"},
+    {"h200", "bf16_b1_hq1_sq20_sk33_d70_dv33_sink"},
+    // head_dim 192 and 256: two warps share rows
+    {"h200", "bf16_b1_hq1_sq70_sk130_d256_causal"},
+    {"h200", "f16_b1_hq1_sq40_sk100_d192_dv128_causal_sink"},
+    {"h200", "bf16_b2_hq2_hk1_sq6_sk150_d256_wl40_page5_ragged_split2"},
+    {"h200", "f16_b1_hq2_sq20_sk70_d256_softcap20_bias"},
+    {"a100", "f16_b1_hq1_sq130_sk70_d256_causal"},
+    {"l40s", "bf16_b1_hq1_sq65_sk40_d256_causal"},
+    // latent attention, and what lies between
+    {"h200", "bf16_b1_hq16_hk1_sq2_sk70_d576_dv512_causal_page9"},
+    {"l40s", "f16_b1_hq16_hk1_sq1_sk40_d576_dv512"},
+    {"h200", "bf16_b1_hq1_sq20_sk40_d320_dv256_causal"},
+};
+
+}  // namespace onepass::emulator

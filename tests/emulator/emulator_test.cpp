@@ -1,0 +1,159 @@
+// What the emulator has to notice, each fault in a few lines of device code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "ptx/barrier.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+#include "tests/emulator/block.h"
+#include "tests/emulator/plain_access.h"
+
+namespace onepass::emulator {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSharedBytes = 1024;
+alignas(16) constexpr unsigned char kGlobal[kSharedBytes] = {1, 2, 3};
+
+/// The fault of one block; empty when there is none.
+std::string fault_of(int num_threads, const std::function<void()>& kernel) {
+  try {
+    launch(kernel, 1, num_threads, kSharedBytes);
+  } catch (const Fault& fault) {
+    return fault.what();
+  }
+  return {};
+}
+
+int thread() { return static_cast<int>(threadIdx.x); }
+int warp() { return thread() / 32; }
+void write(int slot) { cuda::store_shared(static_cast<cuda::Uint32>(4 * slot), cuda::Uint32{1}); }
+void read(int slot) { read_shared(4 * slot, 4, 4, "ld.shared"); }
+void copy(int slot) { cuda::cp_async<16>(static_cast<cuda::Uint32>(16 * slot), kGlobal, 16); }
+
+TEST(emulator, a_barrier_between_write_and_read_of_two_threads_is_needed) {
+  EXPECT_EQ(fault_of(64, [] { write(thread()), __syncthreads(), read(63 - thread()); }), "");
+  const std::string fault = fault_of(64, [] { write(thread()), read(63 - thread()); });
+  EXPECT_THAT(fault, HasSubstr("ld.shared"));
+}
+
+TEST(emulator, what_a_later_block_writes_over_an_earlier_one_is_no_race) {
+  launch([] { write(63 - thread()); }, 3, 64, kSharedBytes);
+}
+
+TEST(emulator, a_read_before_a_later_write_of_another_thread_needs_a_barrier) {
+  const auto kernel = [](bool with_barrier) {
+    write(thread());
+    __syncthreads();
+    read(0);
+    if (with_barrier) __syncthreads();
+    if (thread() == 40) write(0);
+  };
+  EXPECT_EQ(fault_of(64, [&] { kernel(true); }), "");
+  EXPECT_THAT(fault_of(64, [&] { kernel(false); }),
+              HasSubstr("race at byte 0 of shared memory: st.shared by thread 40, which"));
+}
+
+TEST(emulator, lanes_of_a_warp_need_syncwarp) {
+  EXPECT_EQ(fault_of(32, [] { write(thread()), __syncwarp(), read(31 - thread()); }), "");
+  const auto shuffled = [] { write(thread()), __shfl_xor_sync(~0u, 0.0f, 1), read(31 - thread()); };
+  EXPECT_THAT(fault_of(32, shuffled), HasSubstr("wrote with no barrier between"));
+}
+
+TEST(emulator, a_named_barrier_orders_its_own_warps_only) {
+  const auto kernel = [](int reader) {
+    if (warp() == 0) write(thread());
+    if (warp() < 2) cuda::named_barrier_sync(1, 64);
+    if (warp() == 2) __syncwarp();
+    if (warp() == reader) read(0);
+  };
+  EXPECT_EQ(fault_of(96, [&] { kernel(1); }), "");
+  EXPECT_THAT(fault_of(96, [&] { kernel(2); }), HasSubstr("which thread 0 wrote with no barrier between"));
+}
+
+TEST(emulator, a_barrier_that_some_threads_never_reach_is_a_deadlock_with_its_name) {
+  const std::string fault = fault_of(96, [] {
+    if (warp() == 0) return;
+    warp() == 1 ? __syncthreads() : cuda::named_barrier_sync(3, 64);
+  });
+  EXPECT_EQ(
+      fault,
+      "block 0: deadlock: threads 32-63 wait for barrier 0 (__syncthreads); threads 64-95 wait for named "
+      "barrier 3; threads 0-31 wait for nothing, having ended");
+}
+
+TEST(emulator, half_a_warp_cannot_wait_at_a_barrier) {
+  const auto kernel = [] {
+    if (thread() % 32 < 16) cuda::named_barrier_sync(1, 32);
+  };
+  EXPECT_THAT(fault_of(64, kernel),
+              HasSubstr("named barrier 1 was met by parts of warps: threads 0-15, 32-47"));
+}
+
+TEST(emulator, lanes_at_different_instructions_are_noticed) {
+  const auto kernel = [] { thread() == 5 ? __syncwarp() : static_cast<void>(__any_sync(~0u, true)); };
+  EXPECT_THAT(fault_of(32, kernel), HasSubstr("thread 5 is at __syncwarp, others at vote"));
+}
+
+TEST(emulator, an_asynchronous_copy_is_there_after_wait_and_barrier) {
+  const auto kernel = [](bool commit, bool wait, bool barrier) {
+    copy(thread());
+    if (commit) cuda::cp_async_commit();
+    if (wait) cuda::cp_async_wait<0>();
+    if (barrier) __syncthreads();
+    read(4 * (thread() / 2));  // what an earlier thread copies
+  };
+  EXPECT_EQ(fault_of(64, [&] { kernel(true, true, true); }), "");
+  EXPECT_THAT(fault_of(64, [&] { kernel(true, true, false); }), HasSubstr("wrote with no barrier"));
+  EXPECT_THAT(fault_of(64, [&] { kernel(true, false, true); }), HasSubstr("copies without having waited"));
+  EXPECT_THAT(fault_of(64, [&] { kernel(false, true, true); }), HasSubstr("copies without having waited"));
+}
+
+TEST(emulator, a_wait_leaves_the_newest_groups_pending) {
+  const auto kernel = [](int slot) {
+    for (int n = 0; n < 2; ++n) copy(2 * thread() + n), cuda::cp_async_commit();
+    cuda::cp_async_wait<1>();
+    read(4 * (2 * thread() + slot));
+    cuda::cp_async_wait<0>();
+  };
+  EXPECT_EQ(fault_of(32, [&] { kernel(0); }), "");
+  EXPECT_THAT(fault_of(32, [&] { kernel(1); }), HasSubstr("copies without having waited"));
+}
+
+TEST(emulator, a_copy_over_what_others_still_read_is_a_race) {
+  const auto kernel = [] {
+    write(thread());
+    __syncthreads();
+    read(thread());
+    if (thread() == 40) copy(0);
+  };
+  EXPECT_THAT(fault_of(64, kernel), HasSubstr("cp.async by thread 40, which thread 0 read with no barrier"));
+}
+
+TEST(emulator, a_copy_that_nobody_waits_for_is_noticed) {
+  const auto kernel = [] { copy(thread()), cuda::cp_async_commit(); };
+  EXPECT_THAT(fault_of(32, kernel),
+              HasSubstr("thread 0 ends without having waited for its cp.async to byte 0"));
+}
+
+TEST(emulator, memory_that_nobody_wrote_or_that_is_not_there_is_not_read) {
+  EXPECT_THAT(fault_of(32, [] { read(7); }),
+              HasSubstr("ld.shared at byte 28 of shared memory, which nobody has"));
+  EXPECT_THAT(fault_of(32, [] { read(kSharedBytes / 4); }),
+              HasSubstr("ld.shared at bytes 1024 to 1027 of shared memory, and the block has 1024"));
+  EXPECT_THAT(fault_of(32, [] { cuda::cp_async<16>(8, kGlobal, 16); }), HasSubstr("no multiple of 16"));
+}
+
+TEST(emulator, plain_loads_and_stores_are_seen) {
+  if (!ONEPASS_EMULATOR_HOOKS) GTEST_SKIP() << "AddressSanitizer has the loads and stores of this build";
+  EXPECT_EQ(fault_of(64, exchange_with_barrier), "");
+  EXPECT_THAT(fault_of(64, exchange_without_barrier), HasSubstr("a load"));
+}
+
+}  // namespace
+}  // namespace onepass::emulator

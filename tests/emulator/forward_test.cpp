@@ -1,0 +1,68 @@
+// The text of the sm80 kernels, run on the CPU and held to the float64 evaluation.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "backends/cuda/host/forward_params.h"
+#include "problem/case_text.h"
+#include "store/kernel_spec.h"
+#include "tests/emulator/block.h"
+#include "tests/emulator/cases.h"
+#include "tests/emulator/kernel_table.h"
+#include "tests/emulator/plan_on.h"
+#include "verify/check.h"
+
+namespace onepass::emulator {
+namespace {
+
+const EmulatedKernel& kernel_named(const std::string& name) {
+  const auto table = kernel_table();
+  const auto found = std::find_if(table.begin(), table.end(), [&](const auto& k) { return k.name == name; });
+  if (found == table.end()) throw std::runtime_error("write_kernels has not written " + name);
+  return *found;
+}
+
+/// The steps of the plan, one after another, as run_forward queues them.
+void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
+  bool score_terms = false;
+  for (const PlanStep& step : plan.steps) score_terms |= parse_kernel_name(step.kernel).score_terms;
+  cuda::ForwardParams params = cuda::forward_params(plan, args, workspace, score_terms);
+  int error = 0;
+  params.error_flag = &error;
+  for (const PlanStep& step : plan.steps) {
+    const EmulatedKernel& kernel = kernel_named(step.kernel);
+    SCOPED_TRACE(step.kernel);
+    const KernelSpec spec = parse_kernel_name(step.kernel);
+    launch([&] { kernel.entry(params); }, step.num_work_items, num_threads(spec),
+           static_cast<int>(shared_bytes(spec)));
+  }
+  EXPECT_EQ(error, 0) << "a kernel reports a length or page out of bounds";
+}
+
+class emulated_forward : public ::testing::TestWithParam<EmulatedCase> {};
+
+TEST_P(emulated_forward, agrees_with_float64) {
+  SCOPED_TRACE(std::string(GetParam().device) + " " + GetParam().text);
+  const verify::CaseTensors tensors = verify::make_tensors(parse_case(GetParam().text));
+  const Plan plan = plan_on(GetParam().device, tensors);
+  verify::GuardedBuffer workspace(plan.workspace_bytes());
+  run_steps(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
+  const verify::CheckReport report = verify::check_result(tensors.args, tensors.options);
+  EXPECT_TRUE(report.passed) << report.text();
+  EXPECT_EQ(tensors.damage(), std::nullopt);
+  EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
+}
+
+/// "h200_bf16_b1_...": a test's name has no '-' and no '.'.
+std::string test_name(const ::testing::TestParamInfo<EmulatedCase>& info) {
+  std::string name = std::string(info.param.device) + "_" + info.param.text;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(cases, emulated_forward, ::testing::ValuesIn(kCases), test_name);
+
+}  // namespace
+}  // namespace onepass::emulator

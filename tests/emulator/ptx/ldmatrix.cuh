@@ -1,0 +1,27 @@
+// kernels/ptx/ldmatrix.cuh on the emulator. A shared address is an offset from the first byte.
+#pragma once
+
+#include <cstring>
+
+#include "ptx/types.cuh"
+#include "tests/emulator/builtins.h"
+#include "tests/emulator/shared_memory.h"
+#include "tests/emulator/warp_instructions.h"
+
+namespace onepass::cuda {
+
+ONEPASS_DEVICE Uint32 shared_address(const void* p) {
+  return static_cast<Uint32>(emulator::SharedMemory::address_of(p));
+}
+
+ONEPASS_DEVICE void ldmatrix_x4(Uint32 (&r)[4], Uint32 address) { emulator::ldmatrix_x4(r, address, false); }
+ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) { emulator::ldmatrix_x4(r, address, true); }
+
+ONEPASS_DEVICE void store_shared(Uint32 address, Uint32 pair) {
+  std::memcpy(emulator::write_shared(address, 4, 4, "st.shared"), &pair, 4);
+}
+ONEPASS_DEVICE void store_shared(Uint32 address, unsigned short element) {
+  std::memcpy(emulator::write_shared(address, 2, 2, "st.shared"), &element, 2);
+}
+
+}  // namespace onepass::cuda

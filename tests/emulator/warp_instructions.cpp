@@ -1,0 +1,135 @@
+#include "tests/emulator/warp_instructions.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "backends/cuda/kernels/ptx/fragment_maps.h"
+#include "support/float_types.h"
+#include "tests/emulator/block.h"
+#include "tests/emulator/builtins.h"
+
+namespace onepass::emulator {
+namespace {
+
+struct LdmatrixOperands {
+  std::array<std::uint16_t, 8> row;  // that the lane addresses
+  std::uint32_t* registers;
+};
+
+std::uint32_t pair(std::uint16_t low, std::uint16_t high) {
+  return static_cast<std::uint32_t>(high) << 16 | low;
+}
+
+template <bool kTransposed>
+void distribute(const LaneOperands& lanes) {
+  const auto element = [&lanes](std::size_t matrix, std::size_t row, std::size_t column) {
+    return static_cast<const LdmatrixOperands*>(lanes[8 * matrix + row])->row[column];
+  };
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+    const std::size_t major = lane / 4, minor = 2 * (lane % 4);
+    for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+      static_cast<LdmatrixOperands*>(lanes[lane])->registers[matrix] =
+          kTransposed ? pair(element(matrix, minor, major), element(matrix, minor + 1, major))
+                      : pair(element(matrix, major, minor), element(matrix, major, minor + 1));
+    }
+  }
+}
+
+struct MmaOperands {
+  float* d;
+  const std::uint32_t* a;
+  std::array<std::uint32_t, 2> b;
+};
+
+template <float (*kToFloat)(std::uint16_t)>
+void multiply(const LaneOperands& lanes) {
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& mine = *static_cast<const MmaOperands*>(lanes[static_cast<std::size_t>(lane)]);
+    for (int reg = 0; reg < 4; ++reg) {
+      const cuda::TilePlace at = cuda::operand_a_place(lane, reg);
+      a[at.row][at.column] = kToFloat(static_cast<std::uint16_t>(mine.a[reg]));
+      a[at.row][at.column + 1] = kToFloat(static_cast<std::uint16_t>(mine.a[reg] >> 16));
+    }
+    for (int reg = 0; reg < 2; ++reg) {
+      const cuda::TilePlace at = cuda::operand_b_place(lane, reg);
+      const std::uint32_t two = mine.b[static_cast<std::size_t>(reg)];
+      b[at.row][at.column] = kToFloat(static_cast<std::uint16_t>(two));
+      b[at.row + 1][at.column] = kToFloat(static_cast<std::uint16_t>(two >> 16));
+    }
+  }
+  float product[16][8] = {};
+  for (int m = 0; m < 16; ++m) {
+    for (int k = 0; k < 16; ++k) {
+      for (int n = 0; n < 8; ++n) product[m][n] += a[m][k] * b[k][n];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    float* d = static_cast<const MmaOperands*>(lanes[static_cast<std::size_t>(lane)])->d;
+    for (int element = 0; element < 4; ++element) {
+      const cuda::TilePlace at = cuda::accumulator_place(lane, element);
+      d[element] += product[at.row][at.column];
+    }
+  }
+}
+
+struct ShuffleOperands {
+  float value, result;
+  int lane_mask;
+};
+
+void shuffle(const LaneOperands& lanes) {
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+    auto& mine = *static_cast<ShuffleOperands*>(lanes[lane]);
+    mine.result =
+        static_cast<const ShuffleOperands*>(lanes[lane ^ static_cast<std::size_t>(mine.lane_mask)])->value;
+  }
+}
+
+void any(const LaneOperands& lanes) {
+  const bool result =
+      std::any_of(lanes.begin(), lanes.end(), [](void* lane) { return *static_cast<bool*>(lane); });
+  for (void* lane : lanes) *static_cast<bool*>(lane) = result;
+}
+
+void require_all_lanes(unsigned mask, const char* instruction) {
+  if (mask != 0xffffffffu)
+    fault(std::string(instruction) + " of some lanes only; the emulator has it for all");
+}
+
+}  // namespace
+
+void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed) {
+  const char* instruction = transposed ? "ldmatrix.trans" : "ldmatrix";
+  LdmatrixOperands mine{{}, r};
+  std::memcpy(mine.row.data(), read_shared(address, 16, 16, instruction), 16);
+  meet_warp(instruction, &mine, transposed ? distribute<true> : distribute<false>);
+}
+
+void mma_m16n8k16_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  MmaOperands mine{d, a, {b0, b1}};
+  meet_warp("mma", &mine, multiply<bf16_to_float>);
+}
+
+void mma_m16n8k16_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  MmaOperands mine{d, a, {b0, b1}};
+  meet_warp("mma", &mine, multiply<f16_to_float>);
+}
+
+}  // namespace onepass::emulator
+
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
+  using namespace onepass::emulator;
+  require_all_lanes(mask, "shfl");
+  ShuffleOperands mine{value, 0.0f, lane_mask & 31};
+  meet_warp("shfl", &mine, shuffle);
+  return mine.result;
+}
+
+bool __any_sync(unsigned mask, bool value) {
+  using namespace onepass::emulator;
+  require_all_lanes(mask, "vote");
+  meet_warp("vote", &value, any);
+  return value;
+}

@@ -1,0 +1,73 @@
+// write_kernels FOLDER NUM_FILES: the source of every kernel that the plans of cases.h name, spread over
+// kernels_0.cpp ... of FOLDER, and kernel_table.cpp.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "problem/case_text.h"
+#include "store/kernel_spec.h"
+#include "store/source_writer.h"
+#include "tests/emulator/cases.h"
+#include "tests/emulator/plan_on.h"
+
+namespace onepass::emulator {
+namespace {
+
+std::set<std::string> kernel_names() {
+  std::set<std::string> names;
+  for (const EmulatedCase& c : kCases) {
+    for (const PlanStep& step : plan_on(c.device, verify::make_tensors(parse_case(c.text))).steps) {
+      names.insert(step.kernel);
+    }
+  }
+  return names;
+}
+
+void write(const std::string& folder, const std::string& name, const std::string& text) {
+  std::ofstream file(folder + "/" + name);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error(name + " cannot be written");
+}
+
+void write_kernels(const std::string& folder, std::size_t num_files) {
+  std::vector<std::string> texts(num_files, "#include \"tests/emulator/builtins.h\"\n");
+  std::string declarations, entries;
+  std::size_t idx = 0;
+  for (const std::string& name : kernel_names()) {
+    // One program holds them all, so each kernel's `struct Spec` needs a name of its own.
+    texts[idx % num_files] +=
+        fmt::format("\n#undef Spec\n#define Spec Spec{}\n{}", idx, write_source(parse_kernel_name(name)));
+    declarations += fmt::format("extern \"C\" void {}(onepass::cuda::ForwardParams params);\n", name);
+    entries += fmt::format("    {{\"{0}\", {0}}},\n", name);
+    ++idx;
+  }
+  for (std::size_t n = 0; n < num_files; ++n) write(folder, fmt::format("kernels_{}.cpp", n), texts[n]);
+  write(folder, "kernel_table.cpp",
+        fmt::format("#include \"tests/emulator/kernel_table.h\"\n\n{}\nnamespace onepass::emulator {{\n"
+                    "namespace {{\nconstexpr EmulatedKernel kKernels[] = {{\n{}}};\n}}  // namespace\n\n"
+                    "std::span<const EmulatedKernel> kernel_table() {{ return kKernels; }}\n\n}}\n",
+                    declarations, entries));
+}
+
+}  // namespace
+}  // namespace onepass::emulator
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    fmt::print(stderr, "usage: write_kernels FOLDER NUM_FILES\n");
+    return 2;
+  }
+  try {
+    onepass::emulator::write_kernels(argv[1], std::strtoul(argv[2], nullptr, 10));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "write_kernels: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
