@@ -20,10 +20,10 @@ namespace {
 constexpr int kMaxThreads = 32 * SharedMemory::kMaxWarps;
 constexpr int kNumBarriers = 16;
 
-/// Stacks of the fibers, each above a page that must not be touched.
+/// Stacks of the fibers, each above pages that must not be touched. AddressSanitizer makes frames large.
 class Stacks {
  public:
-  static constexpr std::size_t kBytes = 64 * 1024, kGuard = 64 * 1024;
+  static constexpr std::size_t kBytes = 256 * 1024, kGuard = 64 * 1024;
 
   Stacks() {
     void* memory = mmap(nullptr, kMaxThreads * (kBytes + kGuard), PROT_READ | PROT_WRITE,
