@@ -34,8 +34,12 @@ void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::by
     const EmulatedKernel& kernel = kernel_named(step.kernel);
     SCOPED_TRACE(step.kernel);
     const KernelSpec spec = parse_kernel_name(step.kernel);
-    launch([&] { kernel.entry(params); }, step.num_work_items, num_threads(spec),
-           static_cast<int>(shared_bytes(spec)));
+    try {
+      launch([&] { kernel.entry(params); }, step.num_work_items, num_threads(spec),
+             static_cast<int>(shared_bytes(spec)));
+    } catch (const Fault& fault) {
+      FAIL() << fault.what();
+    }
   }
   EXPECT_EQ(error, 0) << "a kernel reports a length or page out of bounds";
 }
@@ -47,7 +51,8 @@ TEST_P(emulated_forward, agrees_with_float64) {
   const verify::CaseTensors tensors = verify::make_tensors(parse_case(GetParam().text));
   const Plan plan = plan_on(GetParam().device, tensors);
   verify::GuardedBuffer workspace(plan.workspace_bytes());
-  run_steps(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
+  ASSERT_NO_FATAL_FAILURE(
+      run_steps(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()}));
   const verify::CheckReport report = verify::check_result(tensors.args, tensors.options);
   EXPECT_TRUE(report.passed) << report.text();
   EXPECT_EQ(tensors.damage(), std::nullopt);
