@@ -20,6 +20,7 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packed_ragged_gap_seed2"},
     // few rows: 64 of them, grouped heads packed
     {"h200", "bf16_b1_hq6_hk2_sq5_sk130_d64_causaltl_wl3"},
+    {"h200", "bf16_b1_hq4_hk1_sq7_sk40_d64_causal_sink"},
     {"h200", "f16_b2_hq4_hk1_sq17_sk100_d64_causal_page7_ragged"},
     {"h200", "bf16_b1_hq3_sq33_sk70_d64_causal_softcap5_alibi_bias_sink"},
     {"h200", "f16_b2_hq2_sq20_sk70_d64_scale0_alibib_biasbhf32"},
