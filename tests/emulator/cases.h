@@ -37,8 +37,9 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b1_hq2_sq30_sk70_d63_causal"},
     {"h200", "f16_b1_hq1_sq20_sk66_d68_dv36_reversed"},
     {"h200", "bf16_b1_hq1_sq20_sk33_d70_dv33_sink"},
-    // head_dim 192 and 256: two warps share rows
+    // head_dim 192 and 256: two warps share rows, but for few rows and with score terms
     {"h200", "bf16_b1_hq1_sq70_sk130_d256_causal"},
+    {"h200", "bf16_b1_hq1_sq70_sk130_d256_split2"},
     {"h200", "f16_b1_hq1_sq40_sk100_d192_dv128_causal_sink"},
     {"h200", "bf16_b2_hq2_hk1_sq6_sk150_d256_wl40_page5_ragged_split2"},
     {"h200", "f16_b1_hq2_sq20_sk70_d256_softcap20_bias"},
