@@ -64,19 +64,20 @@ void require(const char* call, const void* pointer, const char* name, const char
   throw_invalid(call, fmt::format("{} is NULL", name), meaning, fmt::format("pass {}", name));
 }
 
-/// `value` as an enum whose last enumerator is `last`; `allowed` lists them.
+/// `value` as an enum whose last enumerator is `last`; `allowed` lists them. A tensor's field is named in two
+/// parts ("q", ".dtype"), which only a message joins.
 template <class Enum>
-Enum enum_value(const char* call, const std::string& name, std::int32_t value, Enum last,
+Enum enum_value(const char* call, const char* name, const char* field, std::int32_t value, Enum last,
                 const char* allowed) {
   if (value < 0 || value > static_cast<std::int32_t>(last)) {
-    throw_invalid(call, fmt::format("{} is {}", name, value), allowed,
-                  fmt::format("use a constant of onepass.h for {}", name));
+    throw_invalid(call, fmt::format("{}{} is {}", name, field, value), allowed,
+                  fmt::format("use a constant of onepass.h for {}{}", name, field));
   }
   return static_cast<Enum>(value);
 }
 
-DType dtype_value(const char* call, const std::string& name, std::int32_t value) {
-  return enum_value(call, name, value, DType::I32,
+DType dtype_value(const char* call, const char* name, const char* field, std::int32_t value) {
+  return enum_value(call, name, field, value, DType::I32,
                     "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32)");
 }
 
@@ -86,12 +87,11 @@ TensorView view_of(const char* call, const char* name, const onepass_tensor* giv
   const onepass_tensor tensor = read_struct(call, name, given, kTensorDefaults, kTensorMinimum);
   TensorView view;
   view.data = tensor.data;
-  view.dtype = dtype_value(call, fmt::format("{}.dtype", name), tensor.dtype);
+  view.dtype = dtype_value(call, name, ".dtype", tensor.dtype);
   view.rank = tensor.rank;
   std::copy(std::begin(tensor.shape), std::end(tensor.shape), view.shape.begin());
   std::copy(std::begin(tensor.strides), std::end(tensor.strides), view.strides.begin());
-  view.device =
-      enum_value(call, fmt::format("{}.device", name), tensor.device, DeviceKind::Cuda, "0 (CPU), 1 (CUDA)");
+  view.device = enum_value(call, name, ".device", tensor.device, DeviceKind::Cuda, "0 (CPU), 1 (CUDA)");
   if (view.device == DeviceKind::Cuda) view.device_idx = tensor.device_idx;
   return view;
 }
@@ -143,7 +143,7 @@ ForwardOptions options_of(const char* call, const onepass_forward_options* given
   if (given == nullptr) return options;
   const onepass_forward_options o = read_struct(call, "options", given, kOptionsDefaults, kOptionsMinimum);
   options.causal =
-      enum_value(call, "causal", o.causal, Causal::TopLeft, "0 (none), 1 (bottom-right), 2 (top-left)");
+      enum_value(call, "causal", "", o.causal, Causal::TopLeft, "0 (none), 1 (bottom-right), 2 (top-left)");
   if (o.has_softmax_scale != 0) {
     options.softmax_scale = o.softmax_scale;
   } else if (o.softmax_scale != 0.0) {
@@ -157,7 +157,7 @@ ForwardOptions options_of(const char* call, const onepass_forward_options* given
   options.max_seqlen_q = bound_of(o.max_seqlen_q);
   options.max_seqlen_k = bound_of(o.max_seqlen_k);
   options.backend =
-      enum_value(call, "backend", o.backend, Backend::Cuda, "0 (auto), 1 (cpu), 2 (reference), 3 (cuda)");
+      enum_value(call, "backend", "", o.backend, Backend::Cuda, "0 (auto), 1 (cpu), 2 (reference), 3 (cuda)");
   options.num_threads = o.num_threads;
   options.num_splits = o.num_splits;
   if (o.reserved != 0) {
@@ -223,7 +223,7 @@ onepass_status onepass_tensor_make(const void* data, int32_t dtype, int32_t rank
   return guarded(kCall, [&] {
     const std::size_t size = struct_size(kCall, "tensor", tensor, kTensorMinimum, alignof(onepass_tensor));
     require(kCall, shape, "shape", "the address of rank extents");
-    const onepass::DType type = dtype_value(kCall, "dtype", dtype);
+    const onepass::DType type = dtype_value(kCall, "dtype", "", dtype);
     if (rank < 0) {
       onepass::throw_invalid(kCall, fmt::format("rank is {}", rank), fmt::format("1 to {}", ONEPASS_MAX_RANK),
                              "pass the number of dimensions");

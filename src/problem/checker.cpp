@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <vector>
 
 #include "support/message.h"
@@ -26,7 +28,7 @@ void Checker::fail(const std::string& given, const std::string& allowed, const s
 }
 
 void Checker::present(NamedView t, const char* meaning) const {
-  if (t.view.present()) return;
+  if (t.view.rank != 0) return;  // a negative one is sane()'s to name
   fail(fmt::format("{} is missing", t.name), fmt::format("{} must be given: {}", t.name, meaning),
        fmt::format("set {}, for example with make_view", t.name));
 }
@@ -81,15 +83,13 @@ void Checker::dtype(NamedView t, std::initializer_list<DType> allowed, const cha
        fmt::format("convert {} to {}", t.name, names.front()));
 }
 
-void Checker::extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const {
+void Checker::fail_extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const {
   const std::int64_t given = t.view.shape[static_cast<std::size_t>(dim)];
-  if (given == extent) return;
   fail(fmt::format("{} has extent {} in dimension {}, but {}", describe(t), given, dim, because),
        fmt::format("{} there", extent), fmt::format("make {} and the other tensor agree", t.name));
 }
 
-void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape,
-                    const std::string& because) const {
+void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape, const char* because) const {
   if (std::equal(shape.begin(), shape.end(), t.view.shape.begin(), t.view.shape.begin() + t.view.rank))
     return;
   fail(fmt::format("{} has another shape than needed: {}", describe(t), because),
@@ -99,15 +99,18 @@ void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape,
 void Checker::writable_strides(NamedView t) const {
   const TensorView& view = t.view;
   if (view.num_elements() == 0) return;
-  std::vector<std::size_t> order;
+  std::array<std::size_t, TensorView::kMaxRank> dims{};  // those that are stepped over, by growing stride
+  std::size_t count = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
-    if (view.shape[i] > 1) order.push_back(i);
+    if (view.shape[i] <= 1) continue;
+    std::size_t at = count++;
+    for (; at > 0 && std::abs(view.strides[i]) < std::abs(view.strides[dims[at - 1]]); --at) {
+      dims[at] = dims[at - 1];
+    }
+    dims[at] = i;
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::abs(view.strides[a]) < std::abs(view.strides[b]);
-  });
   std::int64_t reach = 0;  // largest distance that the smaller strides cover
-  for (const std::size_t i : order) {
+  for (const std::size_t i : std::span(dims).first(count)) {
     const std::int64_t stride = std::abs(view.strides[i]);
     if (stride <= reach) {
       fail(

@@ -1,8 +1,10 @@
 // Small checks shared by the rule files of this folder: shapes, dtypes, addresses, strides.
+// Every call passes through them, so what holds costs no text and no allocation: reasons that need formatting
+// are functions, called for the message.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
-#include <span>
 #include <string>
 
 #include "onepass/tensor_view.h"
@@ -28,15 +30,20 @@ class Checker {
   void same_device(NamedView t, NamedView first) const;
   void rank(NamedView t, int rank, const char* layout) const;
   void dtype(NamedView t, std::initializer_list<DType> allowed, const char* why) const;
-  /// Extent `dim` equals `extent`, which `because` explains ("k has 4 heads").
-  void extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const;
-  void shape(NamedView t, std::initializer_list<std::int64_t> shape, const std::string& because) const;
+  /// Extent `dim` equals `extent`, which `because()` explains ("k has 4 heads").
+  template <class Because>
+  void extent(NamedView t, int dim, std::int64_t extent, const Because& because) const {
+    if (t.view.shape[static_cast<std::size_t>(dim)] != extent) fail_extent(t, dim, extent, because());
+  }
+  void shape(NamedView t, std::initializer_list<std::int64_t> shape, const char* because) const;
   /// No two elements share an address: demanded of everything that is written.
   void writable_strides(NamedView t) const;
   /// data is not null (unless there are no elements) and aligned to its element.
   void address(NamedView t) const;
 
  private:
+  [[noreturn]] void fail_extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const;
+
   const char* call_;
 };
 

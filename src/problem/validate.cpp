@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 #include "problem/checker.h"
 #include "support/message.h"
@@ -25,22 +25,22 @@ void check_num_threads(const Checker& check, int num_threads) {
              "set num_threads to 0");
 }
 
-std::vector<Named> all_tensors(const ForwardArguments& a) {
-  return {{"q", a.q},
-          {"k", a.k},
-          {"v", a.v},
-          {"out", a.out},
-          {"softmax_lse", a.softmax_lse},
-          {"cu_seqlens_q", a.cu_seqlens_q},
-          {"cu_seqlens_k", a.cu_seqlens_k},
-          {"seqused_q", a.seqused_q},
-          {"seqused_k", a.seqused_k},
-          {"block_table", a.block_table},
-          {"alibi_slopes", a.alibi_slopes},
-          {"bias", a.bias},
-          {"sinks", a.sinks},
-          {"k_descale", a.k_descale},
-          {"v_descale", a.v_descale}};
+std::array<Named, 15> all_tensors(const ForwardArguments& a) {
+  return {{{"q", a.q},
+           {"k", a.k},
+           {"v", a.v},
+           {"out", a.out},
+           {"softmax_lse", a.softmax_lse},
+           {"cu_seqlens_q", a.cu_seqlens_q},
+           {"cu_seqlens_k", a.cu_seqlens_k},
+           {"seqused_q", a.seqused_q},
+           {"seqused_k", a.seqused_k},
+           {"block_table", a.block_table},
+           {"alibi_slopes", a.alibi_slopes},
+           {"bias", a.bias},
+           {"sinks", a.sinks},
+           {"k_descale", a.k_descale},
+           {"v_descale", a.v_descale}}};
 }
 
 bool readable_on_host(const TensorView& view) {
@@ -155,20 +155,22 @@ class Validator {
     p_.head_dim_v = v.shape[first + 2];
     p_.k = strides_of(k);
     p_.v = strides_of(v);
-    check_.extent({"k", k}, static_cast<int>(first) + 2, p_.head_dim,
-                  fmt::format("q has head_dim {} (q {})", p_.head_dim, shape_string(args_.q)));
+    check_.extent({"k", k}, static_cast<int>(first) + 2, p_.head_dim, [&] {
+      return fmt::format("q has head_dim {} (q {})", p_.head_dim, shape_string(args_.q));
+    });
     check_head_dim("v", p_.head_dim_v, v);
     for (std::size_t i = 0; i < first + 2; ++i) {
       check_.extent({"v", v}, static_cast<int>(i), k.shape[i],
-                    fmt::format("k has {} (k {})", k.shape[i], shape_string(k)));
+                    [&] { return fmt::format("k has {} (k {})", k.shape[i], shape_string(k)); });
     }
     heads();
+    const auto batch_reason = [&] { return batch_text(); };
     if (p_.k_layout == SequenceLayout::Packed) {
       check_.rank({"cu_seqlens_k", args_.cu_seqlens_k}, 1, "[batch + 1]");
-      check_.extent({"cu_seqlens_k", args_.cu_seqlens_k}, 0, p_.batch + 1, batch_reason());
+      check_.extent({"cu_seqlens_k", args_.cu_seqlens_k}, 0, p_.batch + 1, batch_reason);
       p_.total_k = k.shape[0];
     } else if (p_.k_layout == SequenceLayout::Dense) {
-      check_.extent({"k", k}, 0, p_.batch, batch_reason());
+      check_.extent({"k", k}, 0, p_.batch, batch_reason);
       p_.seqlen_k = k.shape[1];
       p_.total_k = p_.batch * p_.seqlen_k;
     } else {
@@ -234,14 +236,15 @@ class Validator {
     }
     p_.has_seqused_q = args_.seqused_q.present();
     p_.has_seqused_k = args_.seqused_k.present();
+    const auto batch_reason = [&] { return batch_text(); };
     for (const Named& t : {Named{"seqused_q", args_.seqused_q}, Named{"seqused_k", args_.seqused_k}}) {
       if (!t.view.present()) continue;
       check_.rank(t, 1, "[batch]");
-      check_.extent(t, 0, p_.batch, batch_reason());
+      check_.extent(t, 0, p_.batch, batch_reason);
     }
     if (p_.k_layout == SequenceLayout::Paged) {
       check_.rank({"block_table", args_.block_table}, 2, "[batch, max_pages]");
-      check_.extent({"block_table", args_.block_table}, 0, p_.batch, batch_reason());
+      check_.extent({"block_table", args_.block_table}, 0, p_.batch, batch_reason);
       p_.max_pages_per_sequence = args_.block_table.shape[1];
     }
   }
@@ -384,7 +387,7 @@ class Validator {
     p_.batch = t.view.shape[0] - 1;
   }
 
-  std::string batch_reason() const {
+  std::string batch_text() const {
     return p_.q_layout == SequenceLayout::Packed
                ? fmt::format("the batch is {} (cu_seqlens_q {})", p_.batch, shape_string(args_.cu_seqlens_q))
                : fmt::format("the batch is {} (q {})", p_.batch, shape_string(args_.q));
@@ -564,7 +567,8 @@ void validate_merge(const char* call, const MergeArguments& args, int num_thread
     check.dtype(t, {DType::F32, DType::F16, DType::BF16}, "results are f32, f16 or bf16");
     check.rank(t, out.view.rank, "as many as out has");
     for (int i = 0; i < out.view.rank; ++i) {
-      check.extent(t, i, s[static_cast<std::size_t>(i)], fmt::format("out is {}", shape_string(out.view)));
+      check.extent(t, i, s[static_cast<std::size_t>(i)],
+                   [&] { return fmt::format("out is {}", shape_string(out.view)); });
     }
   }
   for (const Named& t : {lse_a, lse_b, lse}) {

@@ -203,9 +203,14 @@ TEST(validate, wrong_rank_names_the_layout) {
 }
 
 TEST(validate, rank_outside_the_view_is_refused) {
-  Call c = Call::dense();
-  c.args.k.rank = 9;
-  expect_refused(c, "k has rank 9", "rank 1 to 5");
+  for (TensorView ForwardArguments::*member : {&ForwardArguments::k, &ForwardArguments::softmax_lse}) {
+    for (const int rank : {9, -1}) {
+      Call c = Call::dense();
+      (c.args.*member).rank = rank;
+      const char* name = member == &ForwardArguments::k ? "k" : "softmax_lse";
+      expect_refused(c, std::string(name) + " has rank " + std::to_string(rank), "rank 1 to 5");
+    }
+  }
 }
 
 TEST(validate, dtypes_are_checked) {
