@@ -84,7 +84,7 @@ void NaiveGpuCall::run(const ForwardArguments& args) const {
     spec.architecture = driver.compute_capability(device_idx_);
     spec.dtype = p.q_dtype;
     spec.num_warps = kWarps;
-    cuda::launch_kernel(driver, KernelStore::instance().get(spec, device_idx_), grid, params, {});
+    cuda::launch_kernel(driver, KernelStore::instance().get(spec, device_idx_), grid, {&params}, {});
   }
 }
 

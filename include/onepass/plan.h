@@ -14,6 +14,7 @@
 namespace onepass {
 
 struct AttentionProblem;  // internal: the checked, plain-value form of a call
+struct PlannedKernel;     // internal: a GPU kernel as a value, and where it is loaded
 
 /// A processor as a value, so that plans can be made for hardware that is not here.
 /// Throughputs are published (GPU table) or estimated (this CPU) peaks, dense, without sparsity.
@@ -55,6 +56,7 @@ struct PlanStep {
   std::string kernel;           ///< as it shows in logs and profilers
   std::int64_t num_work_items;  ///< thread blocks, or units of work handed to CPU threads
   int num_threads;              ///< threads per block, or CPU threads
+  std::shared_ptr<const PlannedKernel> gpu_kernel = nullptr;  ///< null on a CPU
 };
 
 /// A named part of the workspace.

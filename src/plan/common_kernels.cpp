@@ -9,6 +9,7 @@
 #include "onepass/plan.h"
 #include "plan/cuda_plan.h"
 #include "plan/make_plan.h"
+#include "plan/planned_kernel.h"
 #include "problem/attention_problem.h"
 
 namespace onepass {
@@ -108,7 +109,7 @@ class Collection {
  public:
   void add(const AttentionProblem& problem, const Target& target) {
     const Plan plan = make_plan("kernels", problem, {.backend = Backend::Cuda}, invent(target));
-    for (const PlanStep& step : plan.steps) add(parse_kernel_name(step.kernel), target);
+    for (const PlanStep& step : plan.steps) add(step.gpu_kernel->spec, target);
   }
   void add(const KernelSpec& spec, const Target& target) {
     CommonKernel kernel{spec, target.kind};

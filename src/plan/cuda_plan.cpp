@@ -1,6 +1,7 @@
 #include "plan/cuda_plan.h"
 
 #include "dispatch/heuristics_sm80.h"
+#include "plan/planned_kernel.h"
 #include "plan/workspace.h"
 
 namespace onepass {
@@ -21,7 +22,9 @@ KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid) {
-  if (grid > 0) plan.steps.push_back({kernel_name(spec), grid, num_threads(spec)});
+  if (grid == 0) return;
+  plan.steps.push_back(
+      {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec)});
 }
 
 }  // namespace
@@ -42,6 +45,13 @@ void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
   add_step(plan, row_kernel(KernelFamily::MergeSplits, config.forward),
            ceil_div(problem.seqlen_q, kRowWarps) * problem.num_heads_q * problem.batch);
   add_split_pieces(plan);
+}
+
+const KernelSpec* forward_kernel(const Plan& plan) {
+  for (const PlanStep& step : plan.steps) {
+    if (step.gpu_kernel->spec.family == KernelFamily::Sm80Forward) return &step.gpu_kernel->spec;
+  }
+  return nullptr;
 }
 
 KernelSpec merge_states_kernel(int compute_capability) {

@@ -8,6 +8,10 @@ namespace onepass {
 
 void lay_out_sm80_forward(Plan& plan, const PlanRequest& request);
 
+/// The kernel of a plan that computes attention, beside those that fill and merge; null when there is nothing
+/// to compute.
+const KernelSpec* forward_kernel(const Plan& plan);
+
 /// What merge() launches on a GPU of this compute capability: a warp per row and head.
 KernelSpec merge_states_kernel(int compute_capability);
 

@@ -2,11 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <utility>
 
 #include "store/image_search.h"
 
@@ -48,23 +44,21 @@ KernelStore& KernelStore::instance() {
 }
 
 const LoadedKernel& KernelStore::get(const KernelSpec& spec, int device_idx, KernelOrigin* origin) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, std::string>, LoadedKernel> loaded;
   const std::pair<int, std::string> key{device_idx, kernel_name(spec)};
   {
-    const std::lock_guard lock(mutex);
-    if (const auto it = loaded.find(key); it != loaded.end()) {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = loaded_.find(key); it != loaded_.end()) {
       if (origin != nullptr) *origin = KernelOrigin::Memory;
       return it->second;
     }
   }
   // Outside the lock: kernels compile in parallel. Two threads may load the same one; the first is kept.
-  LoadedKernel kernel{nullptr, num_threads(spec), shared_bytes(spec)};
+  LoadedKernel kernel{device_idx, nullptr, num_threads(spec), shared_bytes(spec)};
   const KernelOrigin found = find_image(process_image_sources(), spec,
                                         [&](const KernelImage& image) { return load(image, kernel); });
   if (origin != nullptr) *origin = found;
-  const std::lock_guard lock(mutex);
-  return loaded.try_emplace(key, kernel).first->second;
+  const std::lock_guard lock(mutex_);
+  return loaded_.try_emplace(key, kernel).first->second;
 }
 
 }  // namespace onepass

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "backends/cuda/host/driver.h"
 #include "store/kernel_image.h"
@@ -10,6 +14,7 @@
 namespace onepass {
 
 struct LoadedKernel {
+  int device_idx = 0;
   cuda::CUfunction function = nullptr;
   int num_threads = 0;
   std::size_t shared_bytes = 0;
@@ -19,12 +24,16 @@ class KernelStore {
  public:
   static KernelStore& instance();
 
-  /// The kernel, loaded into the device's primary context (which must be current). Thread-safe.
+  /// The kernel, loaded into the device's primary context (which must be current). It stays there, and the
+  /// reference valid, for the life of the process. Thread-safe.
   /// @throws EnvironmentError with what each source said, when none has an image that the driver loads.
   const LoadedKernel& get(const KernelSpec& spec, int device_idx, KernelOrigin* origin = nullptr);
 
  private:
   KernelStore() = default;
+
+  std::mutex mutex_;
+  std::map<std::pair<int, std::string>, LoadedKernel> loaded_;
 };
 
 }  // namespace onepass

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "backends/cuda/host/forward_params.h"
+#include "plan/planned_kernel.h"
 #include "problem/case_text.h"
-#include "store/kernel_spec.h"
 #include "tests/emulator/block.h"
 #include "tests/emulator/cases.h"
 #include "tests/emulator/kernel_table.h"
@@ -25,15 +25,13 @@ const EmulatedKernel& kernel_named(const std::string& name) {
 
 /// The steps of the plan, one after another, as run_forward queues them.
 void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
-  bool score_terms = false;
-  for (const PlanStep& step : plan.steps) score_terms |= parse_kernel_name(step.kernel).score_terms;
-  cuda::ForwardParams params = cuda::forward_params(plan, args, workspace, score_terms);
+  cuda::ForwardParams params = cuda::forward_params(plan, args, workspace);
   int error = 0;
   params.error_flag = &error;
   for (const PlanStep& step : plan.steps) {
     const EmulatedKernel& kernel = kernel_named(step.kernel);
     SCOPED_TRACE(step.kernel);
-    const KernelSpec spec = parse_kernel_name(step.kernel);
+    const KernelSpec& spec = step.gpu_kernel->spec;
     try {
       launch([&] { kernel.entry(params); }, step.num_work_items, num_threads(spec),
              static_cast<int>(shared_bytes(spec)));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <mutex>
 
 #include "onepass/error.h"
@@ -38,15 +39,15 @@ bool Driver::open(std::string& reason) {
       ONEPASS_LOAD(cuGetErrorString) && ONEPASS_LOAD(cuDeviceGetCount) && ONEPASS_LOAD(cuDeviceGet) &&
       ONEPASS_LOAD(cuDeviceGetName) && ONEPASS_LOAD(cuDeviceGetAttribute) &&
       ONEPASS_LOAD(cuDeviceTotalMem_v2) && ONEPASS_LOAD(cuDevicePrimaryCtxRetain) &&
-      ONEPASS_LOAD(cuCtxPushCurrent_v2) && ONEPASS_LOAD(cuCtxPopCurrent_v2) &&
-      ONEPASS_LOAD(cuPointerGetAttribute) && ONEPASS_LOAD(cuModuleLoadData) && ONEPASS_LOAD(cuModuleUnload) &&
-      ONEPASS_LOAD(cuModuleGetFunction) && ONEPASS_LOAD(cuFuncGetAttribute) &&
-      ONEPASS_LOAD(cuFuncSetAttribute) && ONEPASS_LOAD(cuLaunchKernel) && ONEPASS_LOAD(cuMemAlloc_v2) &&
-      ONEPASS_LOAD(cuMemFree_v2) && ONEPASS_LOAD(cuMemAllocAsync) && ONEPASS_LOAD(cuMemFreeAsync) &&
-      ONEPASS_LOAD(cuMemHostAlloc) && ONEPASS_LOAD(cuMemcpyHtoD_v2) && ONEPASS_LOAD(cuMemcpyDtoH_v2) &&
-      ONEPASS_LOAD(cuMemsetD8_v2) && ONEPASS_LOAD(cuStreamSynchronize) && ONEPASS_LOAD(cuEventCreate) &&
-      ONEPASS_LOAD(cuEventRecord) && ONEPASS_LOAD(cuEventSynchronize) && ONEPASS_LOAD(cuEventElapsedTime) &&
-      ONEPASS_LOAD(cuEventDestroy_v2);
+      ONEPASS_LOAD(cuCtxGetCurrent) && ONEPASS_LOAD(cuCtxPushCurrent_v2) &&
+      ONEPASS_LOAD(cuCtxPopCurrent_v2) && ONEPASS_LOAD(cuPointerGetAttributes) &&
+      ONEPASS_LOAD(cuModuleLoadData) && ONEPASS_LOAD(cuModuleUnload) && ONEPASS_LOAD(cuModuleGetFunction) &&
+      ONEPASS_LOAD(cuFuncGetAttribute) && ONEPASS_LOAD(cuFuncSetAttribute) && ONEPASS_LOAD(cuLaunchKernel) &&
+      ONEPASS_LOAD(cuMemAlloc_v2) && ONEPASS_LOAD(cuMemFree_v2) && ONEPASS_LOAD(cuMemAllocAsync) &&
+      ONEPASS_LOAD(cuMemFreeAsync) && ONEPASS_LOAD(cuMemHostAlloc) && ONEPASS_LOAD(cuMemcpyHtoD_v2) &&
+      ONEPASS_LOAD(cuMemcpyDtoH_v2) && ONEPASS_LOAD(cuMemsetD8_v2) && ONEPASS_LOAD(cuStreamSynchronize) &&
+      ONEPASS_LOAD(cuEventCreate) && ONEPASS_LOAD(cuEventRecord) && ONEPASS_LOAD(cuEventSynchronize) &&
+      ONEPASS_LOAD(cuEventElapsedTime) && ONEPASS_LOAD(cuEventDestroy_v2);
 #undef ONEPASS_LOAD
   if (!complete || t.cuDriverGetVersion(&version_) != 0 || version_ < kOldestDriver) {
     reason = fmt::format("the NVIDIA driver is too old (CUDA {}.{}; 11.2 is needed)", version_ / 1000,
@@ -63,7 +64,7 @@ bool Driver::open(std::string& reason) {
     reason = "the NVIDIA driver sees no GPU";
     return false;
   }
-  contexts_.assign(static_cast<std::size_t>(num_devices_), nullptr);
+  contexts_ = std::vector<std::atomic<CUcontext>>(static_cast<std::size_t>(num_devices_));
   return true;
 }
 
@@ -141,30 +142,42 @@ int Driver::compute_capability(int device_idx) const {
 }
 
 CUcontext Driver::primary_context(int device_idx) const {
+  std::atomic<CUcontext>& kept = contexts_.at(static_cast<std::size_t>(device_idx));
+  if (const CUcontext context = kept.load(std::memory_order_acquire); context != nullptr) return context;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  CUcontext& context = contexts_.at(static_cast<std::size_t>(device_idx));
+  CUcontext context = kept.load(std::memory_order_relaxed);
   if (context == nullptr) {
     CUdevice device = 0;
     check(table_.cuDeviceGet(&device, device_idx), "cuDeviceGet");
     check(table_.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+    kept.store(context, std::memory_order_release);
   }
   return context;
 }
 
 bool Driver::device_of(const void* pointer, int& device_idx) const {
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer));
-  unsigned type = 0;
-  if (table_.cuPointerGetAttribute(&type, kPointerMemoryType, address) != 0 || type != kMemoryDevice)
-    return false;
-  return table_.cuPointerGetAttribute(&device_idx, kPointerDeviceOrdinal, address) == 0;
+  unsigned type = 0;  // stays so for memory that the driver does not know
+  int ordinal = -1;
+  std::array attributes = {kPointerMemoryType, kPointerDeviceOrdinal};
+  std::array<void*, 2> values = {&type, &ordinal};
+  if (table_.cuPointerGetAttributes(2, attributes.data(), values.data(), address) != 0) return false;
+  if (type != kMemoryDevice) return false;
+  device_idx = ordinal;
+  return true;
 }
 
 ContextScope::ContextScope(const Driver& driver, int device_idx) : driver_(driver) {
-  driver.check(driver.api().cuCtxPushCurrent_v2(driver.primary_context(device_idx)), "cuCtxPushCurrent");
+  const CUcontext wanted = driver.primary_context(device_idx);
+  CUcontext current = nullptr;
+  if (driver.api().cuCtxGetCurrent(&current) == 0 && current == wanted) return;
+  driver.check(driver.api().cuCtxPushCurrent_v2(wanted), "cuCtxPushCurrent");
+  pushed_ = true;
 }
 
 ContextScope::~ContextScope() {
+  if (!pushed_) return;
   CUcontext previous = nullptr;
   driver_.api().cuCtxPopCurrent_v2(&previous);
 }

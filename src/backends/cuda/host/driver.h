@@ -5,6 +5,7 @@
 // Every call that fails throws EnvironmentError with the driver's own name of the error.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -51,9 +52,10 @@ struct DriverTable {
   CUresult (*cuDeviceGetAttribute)(int* value, DeviceAttribute, CUdevice);
   CUresult (*cuDeviceTotalMem_v2)(std::size_t* bytes, CUdevice);
   CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice);
+  CUresult (*cuCtxGetCurrent)(CUcontext*);
   CUresult (*cuCtxPushCurrent_v2)(CUcontext);
   CUresult (*cuCtxPopCurrent_v2)(CUcontext*);
-  CUresult (*cuPointerGetAttribute)(void* data, PointerAttribute, CUdeviceptr);
+  CUresult (*cuPointerGetAttributes)(unsigned count, PointerAttribute*, void** values, CUdeviceptr);
   CUresult (*cuModuleLoadData)(CUmodule*, const void* image);
   CUresult (*cuModuleUnload)(CUmodule);
   CUresult (*cuModuleGetFunction)(CUfunction*, CUmodule, const char* name);
@@ -119,10 +121,11 @@ class Driver {
   DriverTable table_{};
   int version_ = 0;
   int num_devices_ = 0;
-  mutable std::vector<CUcontext> contexts_;
+  mutable std::vector<std::atomic<CUcontext>> contexts_;  // by device; null until first asked for
 };
 
-/// Makes a device's primary context current; the one before is current again at the end of the scope.
+/// Makes a device's primary context current, unless it is; the one before is current again at the end of the
+/// scope.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, int device_idx);
@@ -132,6 +135,7 @@ class ContextScope {
 
  private:
   const Driver& driver_;
+  bool pushed_ = false;
 };
 
 }  // namespace onepass::cuda

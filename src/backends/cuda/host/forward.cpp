@@ -3,22 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "backends/cuda/host/forward_params.h"
 #include "backends/cuda/host/launch.h"
 #include "dispatch/device_info.h"
-#include "store/kernel_spec.h"
+#include "plan/cuda_plan.h"
+#include "plan/planned_kernel.h"
 #include "store/store.h"
 #include "support/message.h"
 
 namespace onepass::cuda {
 namespace {
 
-/// One int per device in host memory that kernels can write: read without waiting for the device.
+/// One int per device in host memory that kernels can write: read without waiting for the device. The
+/// device's context is current.
 int* error_flag(const Driver& driver, int device_idx) {
   static std::mutex mutex;
   static std::vector<int*> flags;
@@ -35,16 +37,32 @@ int* error_flag(const Driver& driver, int device_idx) {
   return flag;
 }
 
-void check_pointers(const Driver& driver, const ForwardArguments& args, const KernelSpec& spec,
+/// @throws InvalidArgument when a kernel has reported an error since the last call with this flag.
+void take_report(const char* call, volatile int* flag) {
+  const int error = *flag;
+  if (error == 0) return;
+  *flag = 0;
+  const bool page = error == static_cast<int>(KernelError::PageOutOfPool);
+  throw_invalid(call,
+                page ? "an earlier call on this GPU met a block_table entry outside its pool"
+                     : "an earlier call on this GPU met a length past its tensors or its plan's bounds",
+                page ? "entries from 0 to the number of pages - 1 in the columns that seqused_k uses"
+                     : "offsets and lengths inside the tensors, and up to max_seqlen_q and max_seqlen_k",
+                "correct the index tensors of that call; it stayed in bounds, and its result is not valid");
+}
+
+/// `forward` is the plan's forward kernel, which reads and writes rows in pieces; null when it has none.
+void check_pointers(const Driver& driver, const ForwardArguments& args, const KernelSpec* forward,
                     int device_idx) {
   const auto check = [&](const char* name, const TensorView& view, int alignment) {
     if (view.present() && view.num_elements() > 0)
       check_pointer(driver, "run", name, view.data, device_idx, alignment);
   };
-  check("q", args.q, spec.load_bytes);
-  check("k", args.k, spec.load_bytes);
-  check("v", args.v, spec.load_bytes);
-  check("out", args.out, spec.store_bytes);
+  const int load_bytes = forward != nullptr ? forward->load_bytes : 1;
+  check("q", args.q, load_bytes);
+  check("k", args.k, load_bytes);
+  check("v", args.v, load_bytes);
+  check("out", args.out, forward != nullptr ? forward->store_bytes : 1);
   check("softmax_lse", args.softmax_lse, 4);
   check("cu_seqlens_q", args.cu_seqlens_q, 4);
   check("cu_seqlens_k", args.cu_seqlens_k, 4);
@@ -56,6 +74,41 @@ void check_pointers(const Driver& driver, const ForwardArguments& args, const Ke
   check("sinks", args.sinks, 4);
 }
 
+/// The step's kernel on that device: the store is asked by the first run of a plan only.
+const LoadedKernel& loaded_kernel(const PlannedKernel& kernel, int device_idx) {
+  const LoadedKernel* loaded = kernel.loaded.load(std::memory_order_acquire);
+  if (loaded == nullptr || loaded->device_idx != device_idx) {
+    loaded = &KernelStore::instance().get(kernel.spec, device_idx);
+    kernel.loaded.store(loaded, std::memory_order_release);
+  }
+  return *loaded;
+}
+
+constexpr std::size_t kMostSteps = 3;  // rows of no sequence filled, attention, splits merged
+
+/// What the kernels of one call take. A launch holds addresses of it.
+struct CallParams {
+  ForwardParams forward;
+};
+
+struct Launch {
+  const LoadedKernel* kernel;
+  KernelParameters parameters;
+};
+
+/// A family whose kernels take something of their own fills it here, in a function of its host file, before
+/// anything is launched.
+KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
+  switch (family) {
+    case KernelFamily::Sm80Forward:
+    case KernelFamily::MergeSplits:
+    case KernelFamily::FillRows: return {&params.forward};
+    default: break;
+  }
+  throw InternalError(format_message("run", "the plan has a kernel that forward does not launch",
+                                     "kernels of a plan made by this library", "please report this"));
+}
+
 }  // namespace
 
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
@@ -63,24 +116,21 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
   const Driver& driver = Driver::required("run");
   const int device_idx = args.q.device_idx;
   driver.check_device("run", "q", device_idx);
-  report_kernel_errors("run", device_idx);
   const ContextScope context(driver, device_idx);
-  std::vector<std::pair<const LoadedKernel*, std::int64_t>> launches;
-  bool score_terms = false;
-  for (const PlanStep& step : plan.steps) {
-    const KernelSpec spec = parse_kernel_name(step.kernel);
-    if (spec.family == KernelFamily::Sm80Forward) {
-      check_pointers(driver, args, spec, device_idx);
-      score_terms = spec.score_terms;
-    }
-    launches.emplace_back(&KernelStore::instance().get(spec, device_idx), step.num_work_items);
-  }
+  int* const flag = error_flag(driver, device_idx);
+  take_report("run", flag);
+  check_pointers(driver, args, forward_kernel(plan), device_idx);
   if (!workspace.empty()) check_pointer(driver, "run", "workspace", workspace.data(), device_idx, 64);
 
-  ForwardParams params = forward_params(plan, args, workspace, score_terms);
-  params.error_flag = error_flag(driver, device_idx);
-  for (const auto& [kernel, grid] : launches) {
-    launch_kernel(driver, *kernel, grid, params, stream);
+  CallParams params{forward_params(plan, args, workspace)};
+  params.forward.error_flag = flag;
+  std::array<Launch, kMostSteps> launches{};
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const PlannedKernel& kernel = *plan.steps[i].gpu_kernel;
+    launches.at(i) = {&loaded_kernel(kernel, device_idx), kernel_parameters(kernel.spec.family, params)};
+  }
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    launch_kernel(driver, *launches[i].kernel, plan.steps[i].num_work_items, launches[i].parameters, stream);
   }
 }
 
@@ -88,17 +138,7 @@ void report_kernel_errors(const char* call, int device_idx) {
   const Driver* driver = Driver::instance();
   if (driver == nullptr || device_idx < 0 || device_idx >= driver->num_devices()) return;
   const ContextScope context(*driver, device_idx);
-  volatile int* flag = error_flag(*driver, device_idx);
-  const int error = *flag;
-  if (error == 0) return;
-  *flag = 0;
-  const bool page = error == static_cast<int>(KernelError::PageOutOfPool);
-  throw_invalid(call,
-                page ? "an earlier call on this GPU met a block_table entry outside its pool"
-                     : "an earlier call on this GPU met a length past its tensors or its plan's bounds",
-                page ? "entries from 0 to the number of pages - 1 in the columns that seqused_k uses"
-                     : "offsets and lengths inside the tensors, and up to max_seqlen_q and max_seqlen_k",
-                "correct the index tensors of that call; it stayed in bounds, and its result is not valid");
+  take_report(call, error_flag(*driver, device_idx));
 }
 
 DeviceInfo device_info(int device_idx, const char* call) {

@@ -2,7 +2,7 @@
 
 #include <numbers>
 
-#include "plan/make_plan.h"
+#include "plan/cuda_plan.h"
 #include "problem/attention_problem.h"
 
 namespace onepass::cuda {
@@ -45,9 +45,9 @@ void fill_score_terms(ForwardParams& params, const AttentionProblem& problem, co
 
 }  // namespace
 
-ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
-                             bool score_terms) {
+ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
   const AttentionProblem& p = *plan.problem;
+  const KernelSpec* forward = forward_kernel(plan);
   ForwardParams params{};
   params.q = tensor_params(args.q, p.q);
   params.k = tensor_params(args.k, p.k);
@@ -70,7 +70,7 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
     params.table_batch_stride = args.block_table.strides[0];
     params.table_page_stride = args.block_table.strides[1];
   }
-  fill_score_terms(params, p, args, score_terms);
+  fill_score_terms(params, p, args, forward != nullptr && forward->score_terms);
   params.split_o = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitOut).data());
   params.split_lse = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitLse).data());
   params.batch = static_cast<int>(p.batch);

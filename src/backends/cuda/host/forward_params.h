@@ -9,9 +9,7 @@
 
 namespace onepass::cuda {
 
-/// Everything but error_flag. Pointers are copied, never followed. `score_terms` is that of the plan's
-/// forward kernel.
-ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
-                             bool score_terms);
+/// Everything but error_flag. Pointers are copied, never followed.
+ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
 
 }  // namespace onepass::cuda

@@ -28,4 +28,13 @@ void check_pointer(const Driver& driver, const char* call, const char* name, con
   }
 }
 
+void launch_kernel(const Driver& driver, const LoadedKernel& kernel, std::int64_t grid,
+                   KernelParameters parameters, Stream stream) {
+  driver.check(driver.api().cuLaunchKernel(kernel.function, static_cast<unsigned>(grid), 1, 1,
+                                           static_cast<unsigned>(kernel.num_threads), 1, 1,
+                                           static_cast<unsigned>(kernel.shared_bytes),
+                                           static_cast<CUstream>(stream.handle), parameters.data(), nullptr),
+               "cuLaunchKernel");
+}
+
 }  // namespace onepass::cuda

@@ -15,16 +15,11 @@ namespace onepass::cuda {
 void check_pointer(const Driver& driver, const char* call, const char* name, const void* pointer,
                    int device_idx, int alignment);
 
-/// Queues `grid` blocks of a kernel; the device's context is current. `params` is what the kernel takes.
-template <class Params>
-void launch_kernel(const Driver& driver, const LoadedKernel& kernel, std::int64_t grid, Params& params,
-                   Stream stream) {
-  std::array<void*, 1> parameters = {&params};
-  driver.check(driver.api().cuLaunchKernel(kernel.function, static_cast<unsigned>(grid), 1, 1,
-                                           static_cast<unsigned>(kernel.num_threads), 1, 1,
-                                           static_cast<unsigned>(kernel.shared_bytes),
-                                           static_cast<CUstream>(stream.handle), parameters.data(), nullptr),
-               "cuLaunchKernel");
-}
+/// Addresses of what a kernel takes, in its order; none of ours takes more.
+using KernelParameters = std::array<void*, 4>;
+
+/// Queues `grid` blocks of a kernel; the device's context is current.
+void launch_kernel(const Driver& driver, const LoadedKernel& kernel, std::int64_t grid,
+                   KernelParameters parameters, Stream stream);
 
 }  // namespace onepass::cuda

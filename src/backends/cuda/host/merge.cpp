@@ -73,7 +73,7 @@ void merge(const MergeArguments& args, Stream stream) {
   }
 
   const ContextScope context(driver, device_idx);
-  launch_kernel(driver, KernelStore::instance().get(spec, device_idx), grid, params, stream);
+  launch_kernel(driver, KernelStore::instance().get(spec, device_idx), grid, {&params}, stream);
 }
 
 }  // namespace onepass::cuda
