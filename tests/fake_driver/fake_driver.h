@@ -1,0 +1,42 @@
+// A libcuda.so.1 for programs that link it: the loader has it in memory when the library asks for that
+// name. It has two GPUs whose memory is host memory, loads every image, keeps what is launched and runs
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/host/driver.h"
+#include "backends/cuda/kernels/params.h"
+
+namespace onepass::fake {
+
+inline constexpr int kNumDevices = 2;
+
+struct Launch {
+  const std::string* kernel;  // its name
+  int device_idx;             // of the current context
+  unsigned grid, threads, shared_bytes;
+  void* stream;
+  cuda::ForwardParams params;  // what every kernel of a plan takes first
+};
+
+/// What the driver was asked since the last clear().
+struct Log {
+  std::vector<const char*> calls;  // names of functions, in order; room for many, so that no call allocates
+  std::vector<Launch> launches;
+  void clear();
+};
+Log& log();
+
+/// Memory of a GPU, until the program ends.
+std::byte* device_memory(std::size_t bytes, int device_idx);
+
+/// Name of the kernel that no module has; empty: every module has every kernel.
+std::string& missing_kernel();
+
+/// The current context of this thread as a device; -1: none.
+int current_device();
+
+}  // namespace onepass::fake

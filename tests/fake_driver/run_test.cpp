@@ -1,0 +1,238 @@
+// run() of a plan for a GPU, on a driver that runs nothing: every call to the driver is seen.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/host/forward.h"
+#include "onepass/attention.h"
+#include "store/bundle_writer.h"
+#include "store/source_writer.h"
+#include "tests/fake_driver/fake_driver.h"
+#include "tests/unit/store/temporary_folder.h"
+
+namespace {
+
+std::atomic<int> num_allocations{0};
+
+void* allocate(std::size_t bytes) {
+  ++num_allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace onepass::fake {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StrEq;
+
+constexpr std::int64_t kBatch = 2, kSeqlen = 96, kHeads = 4, kHeadDim = 64;
+
+/// A call whose tensors are memory of a fake GPU.
+ForwardArguments tensors_on(int device_idx) {
+  const auto tensor = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
+    TensorView view = make_view(nullptr, dtype, shape);
+    view.data = device_memory(static_cast<std::size_t>(view.num_elements() * dtype_bytes(dtype)), device_idx);
+    view.device = DeviceKind::Cuda;
+    view.device_idx = device_idx;
+    return view;
+  };
+  ForwardArguments args;
+  for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
+    *view = tensor(DType::BF16, {kBatch, kSeqlen, kHeads, kHeadDim});
+  }
+  args.softmax_lse = tensor(DType::F32, {kBatch, kHeads, kSeqlen});
+  return args;
+}
+
+Plan plan_with_splits(int num_splits) { return plan(tensors_on(0), {.num_splits = num_splits}); }
+
+/// A bundle with an image for every kernel of the plans below; the fake driver does not look inside.
+class BundleOfFakes : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    std::set<std::string> names;
+    for (const int num_splits : {1, 2}) {
+      for (const PlanStep& step : plan_with_splits(num_splits).steps) names.insert(step.kernel);
+    }
+    std::vector<KernelImage> images;
+    for (const std::string& name : names) {
+      images.push_back({"image of " + name, name, ImageKind::Cubin, KernelOrigin::Bundle});
+    }
+    const std::string path = (folder_.path / "kernels.bundle").string();
+    std::ofstream(path, std::ios::binary) << bundle_bytes({sources_hash(), 13, 0, images});
+    ::setenv("ONEPASS_BUNDLE", path.c_str(), /*overwrite=*/1);
+    ::setenv("ONEPASS_CACHE_DIR", (folder_.path / "cache").c_str(), /*overwrite=*/1);
+  }
+
+ private:
+  onepass::testing::TemporaryFolder folder_;
+};
+
+const ::testing::Environment* const kBundle = ::testing::AddGlobalTestEnvironment(new BundleOfFakes);
+
+class GpuRun : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(current_device(), -1) << "a context was left current";
+    missing_kernel().clear();
+  }
+  static std::span<std::byte> workspace_for(const Plan& plan, int device_idx = 0) {
+    return {device_memory(plan.workspace_bytes(), device_idx), plan.workspace_bytes()};
+  }
+  static std::string refusal(const Plan& plan, const ForwardArguments& args,
+                             std::span<std::byte> workspace = {}) {
+    log().clear();
+    try {
+      run(plan, args, workspace);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan kept = plan(args);
+  run(kept, args, {});
+  const cuda::ContextScope current(*cuda::Driver::instance(), 0);
+  log().clear();
+  run(kept, args, {});
+  EXPECT_THAT(log().calls, ElementsAre(StrEq("cuCtxGetCurrent"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuLaunchKernel")));
+}
+
+TEST_F(GpuRun, a_kept_plan_allocates_nothing) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan kept = plan_with_splits(2);
+  const std::span<std::byte> workspace = workspace_for(kept);
+  run(kept, args, workspace);
+  log().clear();
+  const int before = num_allocations;
+  run(kept, args, workspace);
+  EXPECT_EQ(num_allocations - before, 0);
+  EXPECT_EQ(log().launches.size(), 2u);
+}
+
+TEST_F(GpuRun, a_context_of_another_device_is_current_again_afterwards) {
+  const ForwardArguments args = tensors_on(1);
+  const Plan kept = plan(args);
+  run(kept, args, {});
+  const cuda::ContextScope current(*cuda::Driver::instance(), 0);
+  log().clear();
+  run(kept, args, {});
+  EXPECT_EQ(current_device(), 0);
+  ASSERT_EQ(log().launches.size(), 1u);
+  EXPECT_EQ(log().launches[0].device_idx, 1);
+  EXPECT_EQ(std::count(log().calls.begin(), log().calls.end(), std::string("cuCtxPushCurrent")), 1);
+}
+
+TEST_F(GpuRun, one_plan_serves_two_devices_and_its_copies) {
+  const Plan kept = plan(tensors_on(0));
+  const Plan copy = kept;
+  for (const int device_idx : {0, 1, 0, 1}) {
+    const ForwardArguments args = tensors_on(device_idx);
+    for (const Plan* plan : {&kept, &copy}) {
+      log().clear();
+      run(*plan, args, {});
+      ASSERT_EQ(log().launches.size(), 1u);
+      EXPECT_EQ(log().launches[0].device_idx, device_idx);
+      EXPECT_EQ(log().launches[0].params.q.data, args.q.data);
+    }
+  }
+}
+
+TEST_F(GpuRun, steps_are_launched_in_order_with_the_plans_numbers) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan split = plan_with_splits(2);
+  ASSERT_EQ(split.steps.size(), 2u);
+  const std::span<std::byte> workspace = workspace_for(split);
+  int queue = 0;
+  log().clear();
+  run(split, args, workspace, {&queue});
+  ASSERT_EQ(log().launches.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Launch& launch = log().launches[i];
+    EXPECT_EQ(*launch.kernel, split.steps[i].kernel);
+    EXPECT_EQ(launch.grid, split.steps[i].num_work_items);
+    EXPECT_EQ(launch.threads, static_cast<unsigned>(split.steps[i].num_threads));
+    EXPECT_EQ(launch.stream, &queue);
+    EXPECT_EQ(launch.params.o.data, args.out.data);
+    EXPECT_EQ(static_cast<void*>(launch.params.split_o), workspace.data());
+    EXPECT_EQ(launch.params.num_splits, 2);
+  }
+}
+
+TEST_F(GpuRun, host_memory_and_memory_of_another_gpu_are_named_and_nothing_is_launched) {
+  const ForwardArguments args = tensors_on(0), other = tensors_on(1);
+  const Plan split = plan_with_splits(2);
+  const std::span<std::byte> workspace = workspace_for(split);
+  std::vector<std::byte> host(1 << 20);
+  constexpr std::pair<const char*, TensorView ForwardArguments::*> kTensors[] = {
+      {"q", &ForwardArguments::q},
+      {"k", &ForwardArguments::k},
+      {"v", &ForwardArguments::v},
+      {"out", &ForwardArguments::out},
+      {"softmax_lse", &ForwardArguments::softmax_lse}};
+  for (const auto& [name, member] : kTensors) {
+    ForwardArguments bad = args;
+    (bad.*member).data = host.data();
+    EXPECT_THAT(refusal(split, bad, workspace),
+                HasSubstr(std::string(name) + " is said to be on GPU 0, but"));
+    EXPECT_THAT(log().launches, IsEmpty());
+    (bad.*member).data = (other.*member).data;
+    EXPECT_THAT(refusal(split, bad, workspace), HasSubstr(std::string(name) + " is memory of GPU 1, but"));
+    EXPECT_THAT(log().launches, IsEmpty());
+  }
+  EXPECT_THAT(refusal(split, args, workspace_for(split, 1)), HasSubstr("workspace is memory of GPU 1, but"));
+  EXPECT_THAT(log().launches, IsEmpty());
+}
+
+TEST_F(GpuRun, tensors_of_another_plan_are_refused_before_the_driver_is_asked) {
+  const Plan kept = plan(tensors_on(0));
+  ForwardArguments bad = tensors_on(0);
+  bad.q.strides[0] += 8;
+  EXPECT_THAT(refusal(kept, bad), HasSubstr("but the plan is for"));
+  EXPECT_THAT(log().calls, IsEmpty());
+}
+
+TEST_F(GpuRun, nothing_is_launched_when_the_last_kernel_cannot_be_loaded) {
+  const Plan split = plan_with_splits(2);
+  missing_kernel() = split.steps.back().kernel;
+  // Device 1: no other test has loaded the merging kernel there.
+  EXPECT_THAT(refusal(split, tensors_on(1), workspace_for(split, 1)),
+              HasSubstr("load kernel: " + split.steps.back().kernel));
+  EXPECT_THAT(log().launches, IsEmpty());
+}
+
+TEST_F(GpuRun, what_a_kernel_reported_is_thrown_once_by_the_next_call) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan kept = plan(args);
+  log().clear();
+  run(kept, args, {});
+  ASSERT_EQ(log().launches.size(), 1u);
+  *log().launches[0].params.error_flag = static_cast<int>(cuda::KernelError::LengthPastCapacity);
+  EXPECT_THAT(refusal(kept, args), HasSubstr("an earlier call on this GPU met a length past"));
+  EXPECT_THAT(log().launches, IsEmpty());
+  EXPECT_EQ(refusal(kept, args), "no error");
+}
+
+}  // namespace
+}  // namespace onepass::fake
