@@ -237,6 +237,8 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
   return 0;
 }
 CUresult cuEventDestroy_v2(CUevent) { return 0; }
+/// For NVRTC, which falls over a driver without this function.
+CUresult cuGetExportTable(const void**, const void*) { return kNotFound; }
 
 }  // extern "C"
 // NOLINTEND(readability-identifier-naming)
