@@ -81,11 +81,11 @@ DType dtype_value(const char* call, const char* name, const char* field, std::in
                     "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32)");
 }
 
-/// Absent for NULL and for rank 0. Ranks, extents and strides are validate.cpp's business.
-TensorView view_of(const char* call, const char* name, const onepass_tensor* given) {
-  if (given == nullptr) return {};
+/// Fills `view`, which stays absent for NULL, and for rank 0. Ranks, extents and strides are validate.cpp's
+/// business.
+void read_view(const char* call, const char* name, const onepass_tensor* given, TensorView& view) {
+  if (given == nullptr) return;
   const onepass_tensor tensor = read_struct(call, name, given, kTensorDefaults, kTensorMinimum);
-  TensorView view;
   view.data = tensor.data;
   view.dtype = dtype_value(call, name, ".dtype", tensor.dtype);
   view.rank = tensor.rank;
@@ -93,7 +93,6 @@ TensorView view_of(const char* call, const char* name, const onepass_tensor* giv
   std::copy(std::begin(tensor.strides), std::end(tensor.strides), view.strides.begin());
   view.device = enum_value(call, name, ".device", tensor.device, DeviceKind::Cuda, "0 (CPU), 1 (CUDA)");
   if (view.device == DeviceKind::Cuda) view.device_idx = tensor.device_idx;
-  return view;
 }
 
 void write_view(const char* call, onepass_tensor* target, std::size_t size, const TensorView& view) {
@@ -111,21 +110,21 @@ void write_view(const char* call, onepass_tensor* target, std::size_t size, cons
 ForwardArguments arguments_of(const char* call, const onepass_forward_args* given) {
   const onepass_forward_args a = read_struct(call, "args", given, kArgsDefaults, kArgsMinimum);
   ForwardArguments args;
-  args.q = view_of(call, "q", a.q);
-  args.k = view_of(call, "k", a.k);
-  args.v = view_of(call, "v", a.v);
-  args.out = view_of(call, "out", a.out);
-  args.softmax_lse = view_of(call, "softmax_lse", a.softmax_lse);
-  args.cu_seqlens_q = view_of(call, "cu_seqlens_q", a.cu_seqlens_q);
-  args.cu_seqlens_k = view_of(call, "cu_seqlens_k", a.cu_seqlens_k);
-  args.seqused_q = view_of(call, "seqused_q", a.seqused_q);
-  args.seqused_k = view_of(call, "seqused_k", a.seqused_k);
-  args.block_table = view_of(call, "block_table", a.block_table);
-  args.alibi_slopes = view_of(call, "alibi_slopes", a.alibi_slopes);
-  args.bias = view_of(call, "bias", a.bias);
-  args.sinks = view_of(call, "sinks", a.sinks);
-  args.k_descale = view_of(call, "k_descale", a.k_descale);
-  args.v_descale = view_of(call, "v_descale", a.v_descale);
+  read_view(call, "q", a.q, args.q);
+  read_view(call, "k", a.k, args.k);
+  read_view(call, "v", a.v, args.v);
+  read_view(call, "out", a.out, args.out);
+  read_view(call, "softmax_lse", a.softmax_lse, args.softmax_lse);
+  read_view(call, "cu_seqlens_q", a.cu_seqlens_q, args.cu_seqlens_q);
+  read_view(call, "cu_seqlens_k", a.cu_seqlens_k, args.cu_seqlens_k);
+  read_view(call, "seqused_q", a.seqused_q, args.seqused_q);
+  read_view(call, "seqused_k", a.seqused_k, args.seqused_k);
+  read_view(call, "block_table", a.block_table, args.block_table);
+  read_view(call, "alibi_slopes", a.alibi_slopes, args.alibi_slopes);
+  read_view(call, "bias", a.bias, args.bias);
+  read_view(call, "sinks", a.sinks, args.sinks);
+  read_view(call, "k_descale", a.k_descale, args.k_descale);
+  read_view(call, "v_descale", a.v_descale, args.v_descale);
   return args;
 }
 
@@ -316,12 +315,12 @@ onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads
   return guarded(kCall, [&] {
     const onepass_merge_args a = read_struct(kCall, "args", args, kMergeDefaults, kMergeMinimum);
     onepass::MergeArguments merge;
-    merge.out_a = view_of(kCall, "out_a", a.out_a);
-    merge.lse_a = view_of(kCall, "lse_a", a.lse_a);
-    merge.out_b = view_of(kCall, "out_b", a.out_b);
-    merge.lse_b = view_of(kCall, "lse_b", a.lse_b);
-    merge.out = view_of(kCall, "out", a.out);
-    merge.lse = view_of(kCall, "lse", a.lse);
+    read_view(kCall, "out_a", a.out_a, merge.out_a);
+    read_view(kCall, "lse_a", a.lse_a, merge.lse_a);
+    read_view(kCall, "out_b", a.out_b, merge.out_b);
+    read_view(kCall, "lse_b", a.lse_b, merge.lse_b);
+    read_view(kCall, "out", a.out, merge.out);
+    read_view(kCall, "lse", a.lse, merge.lse);
     onepass::merge(merge, num_threads, {a.stream});
   });
 }

@@ -186,6 +186,10 @@ TEST_F(CApi, absent_tensors_are_null_or_of_rank_zero) {
   args.k = nullptr;
   EXPECT_EQ(onepass_forward(&args, &options), ONEPASS_INVALID_ARGUMENT);
   EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_forward: k is missing."));
+  args.k = &k_tensor;
+  q_tensor.rank = -2;
+  EXPECT_EQ(onepass_forward(&args, &options), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_forward: q has rank -2."));
 }
 
 TEST_F(CApi, numbers_outside_an_enumeration_are_refused_by_the_fields_name) {
