@@ -5,12 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <limits>
 #include <string_view>
 #include <tuple>
 
 #include "cli/option_values.h"
 #include "cli/text_output.h"
+#include "problem/validate.h"
 #include "support/message.h"
 
 namespace onepass::cli {
@@ -45,10 +45,6 @@ constexpr ActionText kActions[] = {
      "compile kernels by name and show what they take of a multiprocessor"},
     {KernelsAction::Bundle, "bundle", "compile the common kernels into the file that is shipped"},
 };
-
-constexpr struct {
-  int min = std::numeric_limits<int>::min(), max = std::numeric_limits<int>::max();
-} kAnyInt;
 
 /// Adds options to one verb. Values are parsed as they are met, so that an error names option, text and rule.
 class VerbBuilder {
@@ -99,10 +95,10 @@ class VerbBuilder {
         "auto, cpu, reference or cuda");
   }
 
-  /// All but the backend. How many threads and splits make sense is a rule of the library.
+  /// All but the backend.
   void execution(ExecutionOptions& target) {
-    integer("--threads", target.num_threads, kAnyInt.min, kAnyInt.max, "CPU threads; 0 takes every core");
-    integer("--splits", target.num_splits, kAnyInt.min, kAnyInt.max,
+    integer("--threads", target.num_threads, 0, kMaxThreads, "CPU threads; 0 takes every core");
+    integer("--splits", target.num_splits, 0, kMaxSplits,
             "parts the keys are split into; 0 lets the planner choose");
   }
 

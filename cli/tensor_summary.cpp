@@ -44,7 +44,7 @@ TensorSummary summarise(const TensorView& view) {
   std::int64_t num_finite = 0;
   double sum = 0;
   for_each_element(view, [&](float value) {
-    if (s.first.size() < kFirst) s.first.push_back(value);
+    if (s.first.size() < kFirst) s.first.push_back(without_nan_sign(value));
     if (std::isnan(value)) {
       ++s.num_nan;
     } else if (std::isinf(value)) {

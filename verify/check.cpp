@@ -132,7 +132,8 @@ class Judge {
   }
 
   void fail_kind(const char* tensor, const Element& at) {
-    fail(fmt::format("{} is {} at {}, but {} in float64", tensor, at.got, to_string(at.place), at.want));
+    fail(fmt::format("{} is {} at {}, but {} in float64", tensor, without_nan_sign(at.got),
+                     to_string(at.place), without_nan_sign(at.want)));
   }
 
   void fail_exact(const char* tensor, const Element& at) {

@@ -80,7 +80,8 @@ std::string decimal_text(double value, const char* unit) {
 std::string seconds_text(double seconds) {
   if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.2f} us", seconds * 1e6);
+  if (seconds >= 1e-6) return fmt::format("{:.2f} us", seconds * 1e6);
+  return fmt::format("{:.2f} ns", seconds * 1e9);
 }
 
 std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo& device,

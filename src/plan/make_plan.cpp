@@ -17,7 +17,8 @@ namespace {
   }
   throw NotSupported(format_message(
       call, fmt::format("no implementation on {} takes {}", plan.device.name, to_string(*plan.problem)),
-      "what one of these takes: " + reasons, "let backend be 'auto' and plan for the CPU of this machine"));
+      "what one of these takes: " + reasons,
+      "compute this on a CPU: tensors in host memory, backend 'auto'"));
 }
 
 }  // namespace

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
-constexpr int kMaxThreads = 4096;
-constexpr int kMaxSplits = 1024;
 
 using Named = NamedView;
 

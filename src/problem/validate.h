@@ -5,6 +5,9 @@
 
 namespace onepass {
 
+inline constexpr int kMaxThreads = 4096;
+inline constexpr int kMaxSplits = 1024;
+
 /// Checks args and options and returns the problem they describe. `call` names the function in messages.
 /// Data pointers are not looked at, except that missing length bounds are read from index tensors
 /// in host memory.

@@ -12,6 +12,12 @@
 
 namespace onepass {
 
+/// x, or a NaN without sign, whose text is "nan" and not "-nan".
+template <class T>
+T without_nan_sign(T x) {
+  return std::isnan(x) ? std::numeric_limits<T>::quiet_NaN() : x;
+}
+
 inline float bf16_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }

@@ -106,7 +106,8 @@ class Kernels(CliTest):
         for device in ("h900", "this-cpu"):
             text = self.refused("kernels", "warm", CASE, "--device", device, says=['"%s"' % device])
             self.assertIn("Allowed: gpu (the first of this machine), a100, h100, h200", text)
-        self.refused("kernels", "warm", "f32_b1_hq1_sq8_d8", "--device", "h200", status=3, says=["q is f32"])
+        self.refused("kernels", "warm", "f32_b1_hq1_sq8_d8", "--device", "h200", status=3,
+                     says=["q is f32", "compute this on a CPU"])
 
     def test_warm_without_a_gpu_here_asks_for_a_name(self):
         if self.document("info")["gpu"]["present"]:

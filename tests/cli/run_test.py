@@ -156,6 +156,12 @@ class Run(CliTest):
         self.succeed("run", *self.files(), "--out", self.path("o.npy"), "--check")
         self.assertEqual(read_npy(self.path("o.npy")), ([], [1, 0, 1, 4]))
 
+    def test_nan_is_printed_without_a_sign(self):
+        self.npy("q", [1, 1, 1, 2], numbers=[1, 1])
+        self.npy("k", [1, 1, 1, 2], numbers=[1, 1])
+        self.npy("v", [1, 1, 1, 2], numbers=[-math.nan, math.copysign(math.nan, -1)])
+        self.assertIn("2 NaN; first nan nan", self.succeed("run", *self.files()))
+
     def test_dtype_converts_first(self):
         self.tensors()
         for dtype, tolerance in (("f16", 2e-3), ("bf16", 2e-2)):

@@ -116,6 +116,7 @@ TEST(explain, units_change_at_their_steps) {
   EXPECT_EQ(seconds_text(2), "2.00 s");
   EXPECT_EQ(seconds_text(0.0015), "1.50 ms");
   EXPECT_EQ(seconds_text(2.5e-6), "2.50 us");
+  EXPECT_EQ(seconds_text(4e-11), "0.04 ns");
 }
 
 }  // namespace

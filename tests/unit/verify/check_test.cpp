@@ -105,12 +105,14 @@ TEST(check, lse_has_its_own_bound) {
 
 TEST(check, places_of_nan_and_infinity_come_first) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (const float wrong : {nan, inf, -inf}) {
+  for (const auto& [wrong, text] :
+       {std::pair{nan, "nan"}, {std::copysign(nan, -1.0f), "nan"}, {inf, "inf"}, {-inf, "-inf"}}) {
     CaseTensors t = answered(kDense);
     set_out(t, 17, wrong);
     const CheckReport report = judge(t);
     EXPECT_FALSE(report.passed);
-    EXPECT_THAT(report.failure, AllOf(HasSubstr("row 0 head 2 channel 1"), HasSubstr("in float64"))) << wrong;
+    EXPECT_THAT(report.failure, AllOf(StartsWith(std::string("out is ") + text + " at "),
+                                      HasSubstr("row 0 head 2 channel 1"), HasSubstr("in float64")));
     CaseTensors l = answered(kDense);
     static_cast<float*>(l.args.softmax_lse.data)[3] = wrong;
     EXPECT_FALSE(judge(l).passed);
