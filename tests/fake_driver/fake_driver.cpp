@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <utility>
 
 namespace onepass::cuda {
 
@@ -15,6 +17,7 @@ struct CUctx_st {
 struct CUmod_st {};
 struct CUfunc_st {
   std::string name;
+  int device_idx;
 };
 
 }  // namespace onepass::cuda
@@ -31,33 +34,45 @@ using cuda::CUmodule;
 using cuda::CUresult;
 using cuda::CUstream;
 
-constexpr CUresult kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500;
+constexpr CUresult kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500;
 constexpr std::size_t kRoom = 256;
 
 std::array<cuda::CUctx_st, kNumDevices> contexts = {{{0}, {1}}};
 thread_local std::vector<CUcontext> current;
 
+constexpr int kHost = -1;
 struct Range {
   std::size_t bytes;
-  int device_idx;
+  int device_idx;  // or kHost: memory that the driver gave for the CPU
 };
-std::map<CUdeviceptr, Range> ranges;  // by their first address
+
+/// What threads share, as long as the process. The log belongs to it.
+struct Shared {
+  std::mutex mutex;
+  std::map<CUdeviceptr, Range> ranges;                               // by their first address
+  std::map<std::pair<int, std::string>, cuda::CUfunc_st> functions;  // by device and name
+};
+Shared& shared = *new Shared;
 
 CUdeviceptr allocate(std::size_t bytes, int device_idx) {
   const std::size_t whole = std::max<std::size_t>(1, (bytes + 255) / 256) * 256;
   const CUdeviceptr address = reinterpret_cast<std::uintptr_t>(std::aligned_alloc(256, whole));
-  ranges[address] = {whole, device_idx};
+  const std::lock_guard lock(shared.mutex);
+  shared.ranges[address] = {whole, device_idx};
   return address;
 }
 
 CUresult release(CUdeviceptr address) {
-  if (ranges.erase(address) == 0) return kInvalidValue;
+  const std::lock_guard lock(shared.mutex);
+  if (shared.ranges.erase(address) == 0) return kInvalidValue;
   std::free(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)));
   return 0;
 }
 
-/// Every function begins with it.
-void note(const char* call) { log().calls.push_back(call); }
+void note(const char* call) {
+  const std::lock_guard lock(shared.mutex);
+  log().calls.push_back(call);
+}
 
 }  // namespace
 
@@ -151,14 +166,18 @@ CUresult cuCtxPopCurrent_v2(CUcontext* context) {
 CUresult cuPointerGetAttributes(unsigned count, cuda::PointerAttribute* attributes, void** values,
                                 CUdeviceptr address) {
   note("cuPointerGetAttributes");
-  const auto after = ranges.upper_bound(address);
-  const auto range = after == ranges.begin() ? ranges.end() : std::prev(after);
-  const bool known = range != ranges.end() && address < range->first + range->second.bytes;
+  const std::lock_guard lock(shared.mutex);
+  const auto after = shared.ranges.upper_bound(address);
+  const auto range = after == shared.ranges.begin() ? shared.ranges.end() : std::prev(after);
+  const bool known = range != shared.ranges.end() && address < range->first + range->second.bytes;
+  const int device_idx = known ? range->second.device_idx : -2;
   for (unsigned i = 0; i < count; ++i) {
     if (attributes[i] == cuda::kPointerMemoryType) {
-      *static_cast<unsigned*>(values[i]) = known ? unsigned{cuda::kMemoryDevice} : 0u;
+      *static_cast<unsigned*>(values[i]) = device_idx >= 0       ? cuda::kMemoryDevice
+                                           : device_idx == kHost ? cuda::kMemoryHost
+                                                                 : cuda::MemoryType{};
     } else if (attributes[i] == cuda::kPointerDeviceOrdinal) {
-      *static_cast<int*>(values[i]) = known ? range->second.device_idx : -2;
+      *static_cast<int*>(values[i]) = device_idx;
     } else {
       return kInvalidValue;
     }
@@ -175,8 +194,11 @@ CUresult cuModuleUnload(CUmodule) { return 0; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   note("cuModuleGetFunction");
   if (name == missing_kernel()) return kNotFound;
-  static std::map<std::string, cuda::CUfunc_st> functions;
-  *function = &functions.try_emplace(name, cuda::CUfunc_st{name}).first->second;
+  if (current.empty()) return kInvalidContext;
+  const int device_idx = current_device();
+  const std::lock_guard lock(shared.mutex);
+  *function =
+      &shared.functions.try_emplace({device_idx, name}, cuda::CUfunc_st{name, device_idx}).first->second;
   return 0;
 }
 CUresult cuFuncGetAttribute(int* value, cuda::FunctionAttribute, CUfunction) {
@@ -191,9 +213,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream, void** params, void**) {
   note("cuLaunchKernel");
-  if (current.empty()) return kInvalidContext;
+  if (function->device_idx != current_device()) return kInvalidHandle;
   Launch launch{&function->name, current_device(), grid_x, block_x, shared_bytes, stream, {}};
   if (params[0] != nullptr) std::memcpy(&launch.params, params[0], sizeof(launch.params));
+  const std::lock_guard lock(shared.mutex);
   log().launches.push_back(launch);
   return grid_y * grid_z * block_y * block_z == 1 ? 0 : kInvalidValue;
 }
@@ -213,7 +236,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream) {
 }
 CUresult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   note("cuMemHostAlloc");
-  *memory = std::malloc(bytes);
+  *memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(allocate(bytes, kHost)));
   return 0;
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {

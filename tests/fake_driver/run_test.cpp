@@ -1,12 +1,16 @@
 // run() of a plan for a GPU, on a driver that runs nothing: every call to the driver is seen.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <new>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/host/forward.h"
@@ -156,6 +160,24 @@ TEST_F(GpuRun, one_plan_serves_two_devices_and_its_copies) {
       EXPECT_EQ(log().launches[0].device_idx, device_idx);
       EXPECT_EQ(log().launches[0].params.q.data, args.q.data);
     }
+  }
+}
+
+TEST_F(GpuRun, one_plan_serves_several_threads_on_two_devices) {
+  const Plan kept = plan(tensors_on(0));
+  const std::array<ForwardArguments, kNumDevices> args = {tensors_on(0), tensors_on(1)};
+  constexpr std::size_t kThreads = 4, kRuns = 50;
+  log().clear();
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < kRuns; ++i) EXPECT_NO_THROW(run(kept, args[t % kNumDevices], {}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(log().launches.size(), kThreads * kRuns);
+  for (const Launch& launch : log().launches) {
+    EXPECT_EQ(launch.params.q.data, args[static_cast<std::size_t>(launch.device_idx)].q.data);
   }
 }
 
