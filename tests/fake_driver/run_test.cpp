@@ -46,20 +46,21 @@ using ::testing::StrEq;
 
 constexpr std::int64_t kBatch = 2, kSeqlen = 96, kHeads = 4, kHeadDim = 64;
 
+TensorView tensor_on(int device_idx, DType dtype, std::initializer_list<std::int64_t> shape) {
+  TensorView view = make_view(nullptr, dtype, shape);
+  view.data = device_memory(static_cast<std::size_t>(view.num_elements() * dtype_bytes(dtype)), device_idx);
+  view.device = DeviceKind::Cuda;
+  view.device_idx = device_idx;
+  return view;
+}
+
 /// A call whose tensors are memory of a fake GPU.
 ForwardArguments tensors_on(int device_idx) {
-  const auto tensor = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
-    TensorView view = make_view(nullptr, dtype, shape);
-    view.data = device_memory(static_cast<std::size_t>(view.num_elements() * dtype_bytes(dtype)), device_idx);
-    view.device = DeviceKind::Cuda;
-    view.device_idx = device_idx;
-    return view;
-  };
   ForwardArguments args;
   for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
-    *view = tensor(DType::BF16, {kBatch, kSeqlen, kHeads, kHeadDim});
+    *view = tensor_on(device_idx, DType::BF16, {kBatch, kSeqlen, kHeads, kHeadDim});
   }
-  args.softmax_lse = tensor(DType::F32, {kBatch, kHeads, kSeqlen});
+  args.softmax_lse = tensor_on(device_idx, DType::F32, {kBatch, kHeads, kSeqlen});
   return args;
 }
 
@@ -225,6 +226,19 @@ TEST_F(GpuRun, host_memory_and_memory_of_another_gpu_are_named_and_nothing_is_la
   }
   EXPECT_THAT(refusal(split, args, workspace_for(split, 1)), HasSubstr("workspace is memory of GPU 1, but"));
   EXPECT_THAT(log().launches, IsEmpty());
+}
+
+TEST_F(GpuRun, a_plan_that_only_fills_rows_asks_for_its_tensors_too) {
+  ForwardArguments args;
+  for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
+    *view = tensor_on(0, DType::BF16, {kSeqlen, kHeads, kHeadDim});
+  }
+  args.cu_seqlens_q = args.cu_seqlens_k = tensor_on(0, DType::I32, {kBatch + 1});
+  const Plan fills = plan(args, {.max_seqlen_q = 0, .max_seqlen_k = 8});
+  ASSERT_EQ(fills.steps.size(), 1u);
+  std::vector<std::byte> host(1 << 20);
+  args.out.data = host.data();
+  EXPECT_THAT(refusal(fills, args), HasSubstr("out is said to be on GPU 0, but"));
 }
 
 TEST_F(GpuRun, tensors_of_another_plan_are_refused_before_the_driver_is_asked) {
