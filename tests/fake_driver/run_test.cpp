@@ -1,40 +1,17 @@
 // run() of a plan for a GPU, on a driver that runs nothing: every call to the driver is seen.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
-#include <new>
 #include <set>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/host/forward.h"
-#include "onepass/attention.h"
 #include "store/bundle_writer.h"
 #include "store/source_writer.h"
-#include "tests/fake_driver/fake_driver.h"
+#include "tests/fake_driver/gpu_run.h"
 #include "tests/unit/store/temporary_folder.h"
-
-namespace {
-
-std::atomic<int> num_allocations{0};
-
-void* allocate(std::size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace onepass::fake {
 namespace {
@@ -43,28 +20,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StrEq;
-
-constexpr std::int64_t kBatch = 2, kSeqlen = 96, kHeads = 4, kHeadDim = 64;
-
-TensorView tensor_on(int device_idx, DType dtype, std::initializer_list<std::int64_t> shape) {
-  TensorView view = make_view(nullptr, dtype, shape);
-  view.data = device_memory(static_cast<std::size_t>(view.num_elements() * dtype_bytes(dtype)), device_idx);
-  view.device = DeviceKind::Cuda;
-  view.device_idx = device_idx;
-  return view;
-}
-
-/// A call whose tensors are memory of a fake GPU.
-ForwardArguments tensors_on(int device_idx) {
-  ForwardArguments args;
-  for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
-    *view = tensor_on(device_idx, DType::BF16, {kBatch, kSeqlen, kHeads, kHeadDim});
-  }
-  args.softmax_lse = tensor_on(device_idx, DType::F32, {kBatch, kHeads, kSeqlen});
-  return args;
-}
-
-Plan plan_with_splits(int num_splits) { return plan(tensors_on(0), {.num_splits = num_splits}); }
 
 /// A bundle with an image for every kernel of the plans below; the fake driver does not look inside.
 class BundleOfFakes : public ::testing::Environment {
@@ -90,27 +45,6 @@ class BundleOfFakes : public ::testing::Environment {
 
 const ::testing::Environment* const kBundle = ::testing::AddGlobalTestEnvironment(new BundleOfFakes);
 
-class GpuRun : public ::testing::Test {
- protected:
-  void TearDown() override {
-    EXPECT_EQ(current_device(), -1) << "a context was left current";
-    missing_kernel().clear();
-  }
-  static std::span<std::byte> workspace_for(const Plan& plan, int device_idx = 0) {
-    return {device_memory(plan.workspace_bytes(), device_idx), plan.workspace_bytes()};
-  }
-  static std::string refusal(const Plan& plan, const ForwardArguments& args,
-                             std::span<std::byte> workspace = {}) {
-    log().clear();
-    try {
-      run(plan, args, workspace);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
-  }
-};
-
 TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
   const ForwardArguments args = tensors_on(0);
   const Plan kept = plan(args);
@@ -122,18 +56,6 @@ TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
                                        StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
                                        StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
                                        StrEq("cuLaunchKernel")));
-}
-
-TEST_F(GpuRun, a_kept_plan_allocates_nothing) {
-  const ForwardArguments args = tensors_on(0);
-  const Plan kept = plan_with_splits(2);
-  const std::span<std::byte> workspace = workspace_for(kept);
-  run(kept, args, workspace);
-  log().clear();
-  const int before = num_allocations;
-  run(kept, args, workspace);
-  EXPECT_EQ(num_allocations - before, 0);
-  EXPECT_EQ(log().launches.size(), 2u);
 }
 
 TEST_F(GpuRun, a_context_of_another_device_is_current_again_afterwards) {
