@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "tests/cpu/sizes.h"
 #include "tests/cpu/target.h"
 #include "verify/check.h"
 #include "verify/random.h"
@@ -17,7 +18,7 @@ namespace onepass {
 namespace {
 
 constexpr int kShards = 32;
-constexpr int kProblemsPerShard = 66;
+constexpr int kProblemsPerShard = static_cast<int>(full_or_sanitized(66, 10));
 
 std::int64_t base_seed() {
   const char* text = std::getenv("ONEPASS_TEST_SEED");

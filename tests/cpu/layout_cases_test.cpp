@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpu/call.h"
+#include "tests/cpu/sizes.h"
 #include "verify/case_tensors.h"
 
 namespace onepass {
@@ -129,7 +130,7 @@ void expect_nothing(const Call& call, std::int64_t row) {
 
 TEST(layout_cases, r24_padding_rows_of_packed_buffers_get_zero_and_rows_inside_do_not_notice) {
   on_every_target([](const Target& target) {
-    Call tail = padded_call(target, 946, 16, {0, 144, 432, 944}, {944, 945});
+    Call tail = padded_call(target, 946, full_or_sanitized(16, 2), {0, 144, 432, 944}, {944, 945});
     tail.run(target);
     expect_nothing(tail, 944);
     expect_nothing(tail, 945);
@@ -164,7 +165,7 @@ TEST(layout_cases, r24_padding_rows_of_packed_buffers_get_zero_and_rows_inside_d
 
 TEST(layout_cases, r25_five_memory_orders_of_one_set_of_values_give_equal_bits) {
   on_every_target([](const Target& target) {
-    constexpr std::int64_t kHeads = 16, kLength = 62, kDim = 128;
+    constexpr std::int64_t kHeads = full_or_sanitized(16, 2), kLength = 62, kDim = 128;
     const auto values = [](std::span<const std::int64_t> idx) {
       return static_cast<double>(idx[2]) + static_cast<double>(idx[1]) / 64;
     };

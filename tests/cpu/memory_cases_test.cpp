@@ -1,4 +1,5 @@
 // Sizes and addresses: offsets past 32 bits, exact workspaces, errors that leave memory alone, peak memory.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "tests/cpu/call.h"
+#include "tests/cpu/sizes.h"
 #include "verify/case_tensors.h"
 
 namespace onepass {
@@ -111,7 +113,7 @@ TEST(memory_cases, r27_offsets_past_32_bits_in_rows_heads_and_pages_read_and_wri
 }
 
 TEST(memory_cases, r30_many_short_sequences) {
-  constexpr std::int64_t kBatch = 65536, kHeads = 8, kDim = 64;
+  constexpr std::int64_t kBatch = full_or_sanitized(65536, 512), kHeads = 8, kDim = 64;
   constexpr std::int64_t kElements = kBatch * 4 * kHeads * kDim;
   SparseMemory zeros(kElements * 2);  // q and k: read only, so pages of zeros that cost nothing
   const auto v = std::make_unique<std::uint16_t[]>(kElements);
@@ -204,10 +206,12 @@ void expect_exact_workspace(DType dtype, const std::string& text) {
 }
 
 TEST(memory_cases, r44_a_workspace_of_exactly_the_planned_size_suffices_and_one_byte_less_is_an_error) {
-  for (const char* head_dim : {"128", "256"}) {
-    expect_exact_workspace(DType::BF16, std::string("b528_hq64_hk4_sq1_sk3_ragged_d") + head_dim);
+  for (const int head_dim : {128, 256}) {
+    expect_exact_workspace(
+        DType::BF16, fmt::format("b{}_hq64_hk4_sq1_sk3_ragged_d{}", full_or_sanitized(528, 66), head_dim));
     for (const DType dtype : kFloatTypes) {  // enough keys for each split to have some
-      expect_exact_workspace(dtype, std::string("b3_hq64_hk4_sq1_sk600_split2_d") + head_dim);
+      expect_exact_workspace(
+          dtype, fmt::format("b3_hq{}_hk4_sq1_sk600_split2_d{}", full_or_sanitized(64, 16), head_dim));
     }
   }
 }
