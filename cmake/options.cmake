@@ -21,7 +21,7 @@ endif()
 set(ONEPASS_FALSE_WARNINGS $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 
 # The standard and third-party headers that most files of a target include, read once. They stand in for no #include:
-# the tidy preset compiles every file without them. A file with other options than its target's takes no part.
+# the tsan preset compiles the library without them. A file with other options than its target's takes no part.
 function(onepass_precompile_headers target)
   target_precompile_headers(${target} PRIVATE
     <algorithm> <array> <cstdint> <limits> <optional> <span> <string> <string_view> <vector> <fmt/format.h> ${ARGN})
