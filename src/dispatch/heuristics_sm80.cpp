@@ -41,13 +41,12 @@ Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std:
   const bool terms = has_score_terms(problem);  // they need registers of their own, as pages do
   const bool paged = problem.k_layout == SequenceLayout::Paged;
   if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 1, 2, false};
-  if (wide <= 64) return {128, 64, 4, 1, 2, 2, true};
+  if (wide <= 64) return {128, 128, 4, 1, 1, 2, false};
   if (wide <= 128)
-    return small_shared && paged ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 4, 1, 1, 2, false};
+    return paged && !large_shared ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 4, 1, 1, 2, false};
   if (wide <= 256) {
     if (small_shared || terms) return {64, 32, 4, 1, 1, small_shared ? 1 : 2, false};
-    if (rows <= 64) return {64, 64, 4, 1, 1, 2, false};
-    return large_shared ? Tile{64, 64, 4, 2, 1, 2, false} : Tile{128, 64, 8, 2, 1, 1, false};
+    return large_shared ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 8, 1, 1, 1, false};
   }
   if (problem.head_dim_v <= 256) return {32, small_shared ? 16 : 32, 2, 1, 1, 1, false};
   return small_shared ? Tile{16, 32, 2, 2, 1, 1, false} : Tile{32, 32, 4, 2, 1, 1, false};

@@ -45,7 +45,7 @@ constexpr FlagField kFlags[] = {
 constexpr int kMostNumber = 4096;
 
 int shared_pitch(int head_dim, int multiple) {
-  return cuda::shared_pitch_bytes(cuda::round_up(head_dim, multiple));
+  return cuda::shared_pitch_bytes(cuda::round_up(head_dim, multiple), multiple);
 }
 
 /// Consumes the text of a name from the front.
@@ -126,7 +126,7 @@ std::size_t shared_bytes(const KernelSpec& spec) {
   const int groups = std::max(1, spec.column_groups);
   const std::int64_t pitch_k = shared_pitch(spec.head_dim, 16);
   const std::int64_t pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
-  const std::int64_t row_exchange = groups > 1 ? shared_pitch(spec.tile_n, 16) + 4 * groups : 0;
+  const std::int64_t row_exchange = groups > 1 ? shared_pitch(spec.tile_n, 32) + 4 * groups : 0;
   const std::int64_t loop =
       spec.tile_m * (pitch_k + row_exchange) + std::int64_t{spec.stages} * spec.tile_n * (pitch_k + pitch_v);
   return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));

@@ -39,9 +39,9 @@ constexpr const char* kEmptyKernels = R"(
 .target sm_80
 .address_size 64
 .visible .entry empty() { ret; }
-.visible .entry empty_with_params(.param .align 8 .b8 params[448]) { ret; }
+.visible .entry empty_with_params(.param .align 8 .b8 params[496]) { ret; }
 )";
-static_assert(sizeof(cuda::ForwardParams) == 448);
+static_assert(sizeof(cuda::ForwardParams) == 496);
 
 /// What only this program asks the driver for: the alternatives to what the library does.
 struct Alternatives {

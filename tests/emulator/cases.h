@@ -13,8 +13,8 @@ struct EmulatedCase {
 
 // Tiles by head_dim and rows stand in dispatch/heuristics_sm80.cpp.
 inline constexpr EmulatedCase kCases[] = {
-    // head_dim 64: 128 rows, two stages, Q in registers
-    {"h200", "bf16_b1_hq1_sq130_sk200_d64_causal"},
+    // head_dim 64: 128 rows, 128 keys
+    {"h200", "bf16_b1_hq1_sq130_sk300_d64_causal"},
     {"h200", "f16_b1_hq1_sq129_sk65_d64"},
     {"h200", "f16_b1_hq2_hk1_sq150_sk140_d64_wl20_wr5"},
     {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packed_ragged_gap_seed2"},
@@ -37,7 +37,7 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b1_hq2_sq30_sk70_d63_causal"},
     {"h200", "f16_b1_hq1_sq20_sk66_d68_dv36_reversed"},
     {"h200", "bf16_b1_hq1_sq20_sk33_d70_dv33_sink"},
-    // head_dim 192 and 256: two warps share rows, but for few rows and with score terms
+    // head_dim 192 and 256: tiles by the device, fewer keys with score terms
     {"h200", "bf16_b1_hq1_sq70_sk130_d256_causal"},
     {"h200", "bf16_b1_hq1_sq70_sk130_d256_split2"},
     {"h200", "f16_b1_hq1_sq40_sk100_d192_dv128_causal_sink"},
@@ -45,9 +45,11 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "f16_b1_hq2_sq20_sk70_d256_softcap20_bias"},
     {"a100", "f16_b1_hq1_sq130_sk70_d256_causal"},
     {"l40s", "bf16_b1_hq1_sq65_sk40_d256_causal"},
-    // latent attention, and what lies between
+    // latent attention: two warps share rows; and what lies between
     {"h200", "bf16_b1_hq16_hk1_sq2_sk70_d576_dv512_causal_page9"},
     {"l40s", "f16_b1_hq16_hk1_sq1_sk40_d576_dv512"},
+    {"h200", "bf16_b1_hq2_hk1_sq20_sk300_d576_dv512_causal_split2"},
+    {"h200", "f16_b1_hq1_sq33_sk70_d512_sink"},
     {"h200", "bf16_b1_hq1_sq20_sk40_d320_dv256_causal"},
 };
 

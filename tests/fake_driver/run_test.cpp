@@ -121,7 +121,7 @@ TEST_F(GpuRun, steps_are_launched_in_order_with_the_plans_numbers) {
     EXPECT_EQ(launch.stream, &queue);
     EXPECT_EQ(launch.params.o.data, args.out.data);
     EXPECT_EQ(static_cast<void*>(launch.params.split_o), workspace.data());
-    EXPECT_EQ(launch.params.num_splits, 2);
+    EXPECT_EQ(launch.params.num_splits.divisor, 2);
   }
 }
 

@@ -24,11 +24,11 @@ std::string name_on(const char* device, const AttentionProblem& problem) {
 
 TEST(heuristics_sm80, long_prefill_takes_the_measured_tile_of_its_head_dim) {
   EXPECT_EQ(name_on("h200", bf16_problem(4, 32, 32, 4096, 4096, 64)),
-            "sm80_forward_bf16_d64_v64_m128n64w4c1s2b2_l16s16_qreg_sm90");
+            "sm80_forward_bf16_d64_v64_m128n128w4c1s1b2_l16s16_sm90");
   EXPECT_EQ(name_on("h200", bf16_problem(4, 16, 16, 4096, 4096, 128)),
             "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_sm90");
   EXPECT_EQ(name_on("h200", bf16_problem(4, 8, 8, 4096, 4096, 256)),
-            "sm80_forward_bf16_d256_v256_m64n64w4c2s1b2_l16s16_sm90");
+            "sm80_forward_bf16_d256_v256_m64n64w4c1s1b2_l16s16_sm90");
 }
 
 TEST(heuristics_sm80, a_decode_step_packs_the_group_and_splits_the_keys) {

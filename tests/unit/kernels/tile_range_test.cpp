@@ -179,12 +179,13 @@ TEST(tile_range, lengths_of_a_trillion_stay_exact) {
   EXPECT_EQ(r.n_block_full_max, length / 64 - 1);
 }
 
-TEST(tile_range, header_includes_nothing_so_that_nvrtc_can_compile_it) {
+TEST(tile_range, header_includes_nothing_of_the_host_so_that_nvrtc_can_compile_it) {
   std::ifstream header(ONEPASS_SOURCE_DIR "/src/backends/cuda/kernels/common/tile_range.h");
   ASSERT_TRUE(header.is_open());
   std::size_t lines = 0;
   for (std::string line; std::getline(header, line); ++lines) {
-    EXPECT_EQ(line.find("#include"), std::string::npos) << line;
+    const bool ours = line == "#include \"common/host_device.h\"";
+    EXPECT_TRUE(ours || line.find("#include") == std::string::npos) << line;
     EXPECT_EQ(line.find("std::"), std::string::npos) << line;
   }
   EXPECT_GT(lines, 50u);

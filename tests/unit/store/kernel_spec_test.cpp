@@ -79,15 +79,36 @@ TEST(kernel_spec, names_of_senseless_sizes_are_refused_or_have_finite_needs) {
   EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d99999999999_v64_m64n64w4c1s1b1_l16s16_sm80"),
                InvalidArgument);
   EXPECT_EQ(shared_bytes(parse_kernel_name("sm80_forward_bf16_d0_v0_m0n0w0c0s0b0_l0s0_sm0")), 0u);
-  // the largest: (4096 queries + 4096 * 4096 keys) * 8208 bytes + as many values
+  // the largest: (4096 queries + 4096 * 4096 keys) * 8192 bytes + as many values
   EXPECT_EQ(shared_bytes(parse_kernel_name(
                 "sm80_forward_bf16_d4096_v4096_m4096n4096w4096c1s4096b4096_l4096s4096_sm4096")),
-            4096u * 8208u + 4096ull * 4096 * 2 * 8208);
+            4096u * 8192u + 4096ull * 4096 * 2 * 8192);
 }
 
-TEST(kernel_spec, shared_memory_is_queries_keys_and_values_with_padded_rows) {
-  // (128 queries + 64 keys) * (128 * 2 + 16) bytes + 64 values * the same
-  EXPECT_EQ(shared_bytes(prefill_spec()), (128u + 64 + 64) * 272);
+TEST(kernel_spec, shared_memory_is_queries_keys_and_values) {
+  KernelSpec spec = prefill_spec();
+  EXPECT_EQ(shared_bytes(spec), (128u + 64 + 64) * 128 * 2);  // whole lines of 128 bytes are swizzled
+  spec.head_dim = 80;
+  EXPECT_EQ(shared_bytes(spec), (128u + 64) * (80 * 2 + 16) + 64 * 128 * 2);  // other rows are padded
+  spec.head_dim_v = 70;  // products read 80 elements of a row
+  EXPECT_EQ(shared_bytes(spec), (128u + 64 + 64) * (80 * 2 + 16));
+}
+
+TEST(kernel_spec, warps_that_share_rows_exchange_probabilities_and_statistics) {
+  KernelSpec spec = prefill_spec();
+  spec.column_groups = 2;
+  EXPECT_EQ(shared_bytes(spec), (128u + 64 + 64) * 128 * 2 + 128 * (64 * 2 + 16) + 128 * 2 * 4);
+  spec.head_dim_v = 192;  // each of the two has lines of 128 bytes and half of one, so rows are padded
+  EXPECT_EQ(shared_bytes(spec),
+            (128u + 64) * 128 * 2 + 64 * (192 * 2 + 16) + 128 * (64 * 2 + 16) + 128 * 2 * 4);
+}
+
+TEST(kernel_spec, shared_memory_has_room_for_the_output_of_a_tile) {
+  KernelSpec spec = prefill_spec();
+  spec.head_dim = 16;
+  spec.head_dim_v = 512;
+  spec.tile_n = 16;
+  EXPECT_EQ(shared_bytes(spec), 128u * 512 * 2);
 }
 
 TEST(source_writer, the_source_names_the_kernel_and_asserts_what_the_host_assumes) {
@@ -95,7 +116,7 @@ TEST(source_writer, the_source_names_the_kernel_and_asserts_what_the_host_assume
   EXPECT_THAT(source, HasSubstr("#include \"sm80/forward.cuh\""));
   EXPECT_THAT(source, HasSubstr(kernel_name(prefill_spec()) + "("));
   EXPECT_THAT(source, HasSubstr("kThreads == 128"));
-  EXPECT_THAT(source, HasSubstr("kSharedBytes == 69632"));
+  EXPECT_THAT(source, HasSubstr("kSharedBytes == 65536"));
   EXPECT_THAT(source, HasSubstr("__launch_bounds__(128, 2)"));
 }
 

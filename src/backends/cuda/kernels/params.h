@@ -1,6 +1,8 @@
-// params.h - what a kernel is launched with: plain structs read by g++ and by NVRTC alike (no include).
+// params.h - what a kernel is launched with: plain structs read by g++ and by NVRTC alike.
 // Strides count elements. A pointer that may be null says so. Sizes are asserted on both sides.
 #pragma once
+
+#include "common/fast_divisor.h"
 
 namespace onepass::cuda {
 
@@ -43,12 +45,18 @@ struct ForwardParams {
   float* split_lse;  // f32 [num_splits, rows]
   int* error_flag;   // set to a KernelError when device-resident lengths or tables lead out of bounds
 
-  int batch, num_heads_q, num_heads_k, group;
+  // What indices are divided by; each .divisor is the number itself.
+  FastDivisor m_blocks;    // row tiles of a head, of the forward kernel
+  FastDivisor tile_heads;  // heads that have tiles: Hk where the heads of a group share tiles, else Hq
+  FastDivisor group;       // Hq / Hk
+  FastDivisor num_splits;
+  FastDivisor page_size;  // of a paged pool
+
+  int batch, num_heads_q, num_heads_k;
   int head_dim, head_dim_v;
   int seqlen_q, seqlen_k;  // extents (dense) or upper bounds
   int total_q, total_k;    // rows of packed buffers
-  int page_size, num_pages, max_pages;
-  int num_splits;
+  int num_pages, max_pages;
   int mask_kind;  // onepass::MaskKind
   int bias_is_f32;
   long long window_left, window_right;  // negative: unlimited
@@ -94,7 +102,7 @@ struct NaiveParams {
 enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity = 2 };
 
 static_assert(sizeof(TensorParams) == 32, "host and device must agree");
-static_assert(sizeof(ForwardParams) == 448, "host and device must agree");
+static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");
 static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 

@@ -40,10 +40,10 @@ struct MergeSplits {
 
     float larger = p.sinks != nullptr ? p.sinks[head * p.sinks_stride] : -infinity();
     const float sink = larger;
-    for (int split = 0; split < p.num_splits; ++split) larger = fmaxf(larger, p.split_lse[split * num_rows + index]);
+    for (int split = 0; split < p.num_splits.divisor; ++split) larger = fmaxf(larger, p.split_lse[split * num_rows + index]);
     const float reference = larger == -infinity() ? 0.0f : larger;
     float sum = exp2_approx((sink - reference) * kLog2e);
-    for (int split = 0; split < p.num_splits; ++split) {
+    for (int split = 0; split < p.num_splits.divisor; ++split) {
       sum += exp2_approx((p.split_lse[split * num_rows + index] - reference) * kLog2e);
     }
     const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -51,7 +51,7 @@ struct MergeSplits {
     const Index64 out_row = batch_idx * p.o.batch_stride + (seq.q_row0 + i) * p.o.row_stride + head * p.o.head_stride;
     for (int d = lane; d < p.head_dim_v; d += 32) {
       float value = 0.0f;
-      for (int split = 0; split < p.num_splits; ++split) {
+      for (int split = 0; split < p.num_splits.divisor; ++split) {
         const float lse = p.split_lse[split * num_rows + index];
         if (lse == -infinity()) continue;
         value += exp2_approx((lse - reference) * kLog2e) * p.split_o[(split * num_rows + index) * p.head_dim_v + d];

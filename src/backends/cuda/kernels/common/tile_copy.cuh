@@ -22,17 +22,23 @@ struct TileCopy {
   ONEPASS_DEVICE static int thread_row() { return static_cast<int>(threadIdx.x) / kThreadsPerRow; }
   ONEPASS_DEVICE static int thread_piece() { return static_cast<int>(threadIdx.x) % kThreadsPerRow; }
 
-  /// All rows exist and follow each other at row_stride: one addition a pass, everything else is a constant.
-  ONEPASS_DEVICE static void strided(Uint32 shared, const unsigned short* first_row, Index64 row_stride) {
-    const unsigned short* row = first_row + thread_row() * row_stride;
-    const Index64 pass_stride = kRowsPerPass * row_stride;
-    Uint32 target = shared + thread_row() * Row::kPitch;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (kRows % kRowsPerPass == 0 || pass * kRowsPerPass + thread_row() < kRows) copy_row(target, row, true);
-      row += pass_stride;
-      target += kRowsPerPass * Row::kPitch;
+  /// Rows that all exist and follow each other at row_stride, copied in kPasses passes, which the caller may issue at
+  /// different times: one addition each, everything else is a constant.
+  struct Strided {
+    Uint32 target;
+    const unsigned short* source;
+
+    ONEPASS_DEVICE void pass(int index, Index64 row_stride) {
+      if (kRows % kRowsPerPass == 0 || index * kRowsPerPass + thread_row() < kRows) {
+        copy_row(target + index * kRowsPerPass * Row::kPitch, source, true);
+      }
+      source += kRowsPerPass * row_stride;
     }
+  };
+
+  ONEPASS_DEVICE static Strided strided(Uint32 shared, const unsigned short* first_row, Index64 row_stride) {
+    return {shared + Row::offset(thread_row(), thread_piece() * kLoadBytes),
+            first_row + (thread_row() * row_stride + thread_piece() * (kLoadBytes / 2))};
   }
 
   /// row_address(row, inside&) gives the address of a row and whether it exists; others become zeros.
@@ -42,12 +48,14 @@ struct TileCopy {
     for (int row = thread_row(); row < kRows; row += kRowsPerPass) {
       bool inside = false;
       const unsigned short* source = row_address(row, inside);
-      copy_row(shared + row * Row::kPitch, source, inside);
+      copy_row(shared + Row::offset(row, thread_piece() * kLoadBytes), source + thread_piece() * (kLoadBytes / 2),
+               inside);
     }
   }
 
  private:
-  ONEPASS_DEVICE static void copy_row(Uint32 target, const unsigned short* row, bool inside) {
+  /// The thread's pieces of a row; source and target are those of its first. Every further one is a constant away.
+  ONEPASS_DEVICE static void copy_row(Uint32 target, const unsigned short* source, bool inside) {
     const int first = thread_piece() * kLoadBytes;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -56,15 +64,15 @@ struct TileCopy {
       if ((group + 1) * kThreadsPerRow > kPieces && begin >= Row::kPadded * 2) break;
       int valid = inside ? kLoadBytes : 0;
       if ((group + 1) * kStep > kHeadDim * 2) valid = inside ? clamp_bytes(kHeadDim * 2 - begin) : 0;
-      copy_piece(target + begin, reinterpret_cast<const char*>(row) + (valid > 0 ? begin : 0), valid);
+      copy_piece(Row::along(target, group * kStep), source + group * (kStep / 2), valid);
     }
   }
   ONEPASS_DEVICE static int clamp_bytes(int left) { return left < 0 ? 0 : left < kLoadBytes ? left : kLoadBytes; }
 
-  ONEPASS_DEVICE static void copy_piece(Uint32 target, const char* source, int valid) {
+  ONEPASS_DEVICE static void copy_piece(Uint32 target, const unsigned short* source, int valid) {
     if constexpr (kLoadBytes == 2) {
       const unsigned short value =
-          valid > 0 ? *reinterpret_cast<const unsigned short*>(source) : static_cast<unsigned short>(0);
+          valid > 0 ? *source : static_cast<unsigned short>(0);
       store_shared(target, value);
     } else {
       cp_async<kLoadBytes>(target, source, valid);
@@ -80,14 +88,14 @@ ONEPASS_DEVICE const unsigned short* key_row(const ForwardParams& p, const Tenso
   inside = j >= key_begin && j < key_end;
   if constexpr (!kPaged) return base + (inside ? j * t.row_stride : 0);
   if (!inside) return base;
-  const int column = j / p.page_size;
+  const int column = p.page_size.quotient(j);
   const int page = table[column * p.table_page_stride];
   if (page < 0 || page >= p.num_pages) {
     *p.error_flag = static_cast<int>(KernelError::PageOutOfPool);
     inside = false;
     return base;
   }
-  return base + page * t.batch_stride + (j - column * p.page_size) * t.row_stride;
+  return base + page * t.batch_stride + p.page_size.remainder(j, column) * t.row_stride;
 }
 
 }  // namespace onepass::cuda

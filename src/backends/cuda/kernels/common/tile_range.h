@@ -5,11 +5,7 @@
 // seqlen_k).
 #pragma once
 
-#if defined(__CUDACC__)
-#define ONEPASS_HOST_DEVICE __host__ __device__
-#else
-#define ONEPASS_HOST_DEVICE
-#endif
+#include "common/host_device.h"
 
 namespace onepass {
 

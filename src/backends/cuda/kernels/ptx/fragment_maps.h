@@ -6,13 +6,7 @@
 // every map against CuTe's layouts, tests/unit/kernels what follows from them.
 #pragma once
 
-#ifndef ONEPASS_HOST_DEVICE
-#if defined(__CUDACC__)
-#define ONEPASS_HOST_DEVICE __host__ __device__
-#else
-#define ONEPASS_HOST_DEVICE
-#endif
-#endif
+#include "common/host_device.h"
 
 namespace onepass::cuda {
 

@@ -25,15 +25,33 @@
 #include "params.h"
 #include "ptx/barrier.cuh"
 #include "ptx/fragment_maps.h"
+#include "ptx/global.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
 
 namespace onepass::cuda {
 
+/// What is stored at once.
+template <int kBytes>
+struct PieceOf;
+template <>
+struct PieceOf<16> {
+  using Type = uint4;
+};
+template <>
+struct PieceOf<4> {
+  using Type = Uint32;
+};
+template <>
+struct PieceOf<2> {
+  using Type = unsigned short;
+};
+
 template <class Spec>
 struct ForwardSm80 {
   using Element = typename Spec::Element;
   static constexpr int kThreads = Spec::kWarps * 32;
+  static constexpr Index kMostKeys = 0x7fffffff;
   static constexpr int kColumnGroups = Spec::kColumnGroups;  // warps that share rows
   static constexpr int kWarpRows = Spec::kTileM * kColumnGroups / Spec::kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;     // m16 tiles of a warp
@@ -49,7 +67,7 @@ struct ForwardSm80 {
   static constexpr int kQueryBytes = Spec::kTileM * kPitchK;
   static constexpr int kKeyBytes = Spec::kTileN * kPitchK;
   static constexpr int kValueBytes = Spec::kTileN * kPitchV;
-  using RowP = SharedRow<Spec::kTileN>;
+  using RowP = SharedRow<Spec::kTileN, 32>;  // padded: fewer addresses to keep
   static constexpr int kProbabilityBytes = kColumnGroups > 1 ? Spec::kTileM * RowP::kPitch : 0;
   static constexpr int kStatisticsBytes = kColumnGroups > 1 ? Spec::kTileM * kColumnGroups * 4 : 0;
   static constexpr int kLoopBytes =
@@ -73,7 +91,7 @@ struct ForwardSm80 {
   int head0;    // query head of packed row 0
   int row0;     // first packed row
   Sequence seq;
-  KeyBand band;
+  int band_lower, band_upper;  // KeyBand in 32 bits: no length is longer
   int key_begin, key_end;  // keys that some row of the block sees
   const unsigned short *k_base, *v_base;
 
@@ -97,20 +115,18 @@ struct ForwardSm80 {
 
   /// Reads the block's index as (batch, head, split, m_block); m_block runs fastest, longest rows first.
   ONEPASS_DEVICE bool take_work() {
-    const int num_m_blocks = (p.seqlen_q * pack() + Spec::kTileM - 1) / Spec::kTileM;
-    const int num_heads = Spec::kPackGqa ? p.num_heads_k : p.num_heads_q;
-    int rest = static_cast<int>(blockIdx.x);
-    const int m_block = num_m_blocks - 1 - rest % num_m_blocks;
-    rest /= num_m_blocks;
+    const int tile = static_cast<int>(blockIdx.x);
+    int rest = p.m_blocks.quotient(tile);
+    row0 = (p.m_blocks.divisor - 1 - p.m_blocks.remainder(tile, rest)) * Spec::kTileM;
     if constexpr (Spec::kSplit) {
-      split_idx = rest % p.num_splits;
-      rest /= p.num_splits;
+      const int split_tile = rest;
+      rest = p.num_splits.quotient(split_tile);
+      split_idx = p.num_splits.remainder(split_tile, rest);
     }
-    const int head = rest % num_heads;
-    batch_idx = rest / num_heads;
-    head_k = Spec::kPackGqa ? head : head / p.group;
-    head0 = Spec::kPackGqa ? head * p.group : head;
-    row0 = m_block * Spec::kTileM;
+    batch_idx = p.tile_heads.quotient(rest);
+    const int head = p.tile_heads.remainder(rest, batch_idx);
+    head_k = Spec::kPackGqa ? head : p.group.quotient(head);
+    head0 = Spec::kPackGqa ? head * p.group.divisor : head;
     seq = sequence_at(p, batch_idx);
     return row0 < seq.seqlen_q * pack();
   }
@@ -119,41 +135,73 @@ struct ForwardSm80 {
     const unsigned short* base = static_cast<const unsigned short*>(t.data) + head_k * t.head_stride;
     return Spec::kPaged ? base : base + batch_idx * t.batch_stride + seq.k_row0 * t.row_stride;
   }
-  ONEPASS_DEVICE int pack() const { return Spec::kPackGqa ? p.group : 1; }
+  ONEPASS_DEVICE int pack() const { return Spec::kPackGqa ? p.group.divisor : 1; }
   /// Query index of a packed row, and its head.
-  ONEPASS_DEVICE int query_of(int row) const { return Spec::kPackGqa ? row / p.group : row; }
-  ONEPASS_DEVICE int head_of(int row) const { return Spec::kPackGqa ? head0 + row % p.group : head0; }
+  ONEPASS_DEVICE int query_of(int row) const { return Spec::kPackGqa ? p.group.quotient(row) : row; }
+  ONEPASS_DEVICE int head_of(int row) const { return Spec::kPackGqa ? head0 + p.group.remainder(row, p.group.quotient(row)) : head0; }
 
   ONEPASS_DEVICE Index64 row_offset(const TensorParams& t, int row) const {
     return batch_idx * t.batch_stride + (seq.q_row0 + query_of(row)) * t.row_stride + head_of(row) * t.head_stride;
   }
 
   ONEPASS_DEVICE void load_queries() const {
-    TileCopy<RowK, Spec::kTileM, Spec::kHeadDim, kThreads, Spec::kLoadBytes>::checked(
-        shared_q, [&](int row, bool& inside) {
-          inside = row0 + row < seq.seqlen_q * pack();
-          return static_cast<const unsigned short*>(p.q.data) + (inside ? row_offset(p.q, row0 + row) : 0);
-        });
-  }
-  ONEPASS_DEVICE void load_keys(int n_block, int stage) const {
-    load_tile<RowK, Spec::kHeadDim>(shared_k + stage * kKeyBytes, p.k, k_base, n_block);
-  }
-  ONEPASS_DEVICE void load_values(int n_block, int stage) const {
-    load_tile<RowV, Spec::kHeadDimV>(shared_v + stage * kValueBytes, p.v, v_base, n_block);
-  }
-  /// Rows that no query row of this block sees become zeros: whatever they hold, 0 * x stays 0.
-  template <class Row, int kDim>
-  ONEPASS_DEVICE void load_tile(Uint32 shared, const TensorParams& t, const unsigned short* base, int n_block) const {
-    using Copy = TileCopy<Row, Spec::kTileN, kDim, kThreads, Spec::kLoadBytes>;
-    const int first = n_block * Spec::kTileN;
-    if (!Spec::kPaged && first >= key_begin && first + Spec::kTileN <= key_end) {
-      Copy::strided(shared, base + first * t.row_stride, t.row_stride);
+    using Copy = TileCopy<RowK, Spec::kTileM, Spec::kHeadDim, kThreads, Spec::kLoadBytes>;
+    const unsigned short* base = static_cast<const unsigned short*>(p.q.data);
+    if (!Spec::kPackGqa && row0 + Spec::kTileM <= seq.seqlen_q) {
+      auto copy = Copy::strided(shared_q, base + row_offset(p.q, row0), p.q.row_stride);
+#pragma unroll
+      for (int i = 0; i < Copy::kPasses; ++i) copy.pass(i, p.q.row_stride);
       return;
     }
-    const int* table = Spec::kPaged ? p.block_table + batch_idx * p.table_batch_stride : nullptr;
-    Copy::checked(shared, [&](int row, bool& inside) {
-      return key_row<Spec::kPaged>(p, t, base, table, key_begin, key_end, first + row, inside);
+    Copy::checked(shared_q, [&](int row, bool& inside) {
+      inside = row0 + row < seq.seqlen_q * pack();
+      return base + (inside ? row_offset(p.q, row0 + row) : 0);
     });
+  }
+  using CopyK = TileCopy<RowK, Spec::kTileN, Spec::kHeadDim, kThreads, Spec::kLoadBytes>;
+  using CopyV = TileCopy<RowV, Spec::kTileN, Spec::kHeadDimV, kThreads, Spec::kLoadBytes>;
+
+  /// A tile of K or V on its way: passes of it are still to be issued, if it is whole. Sixteen or more copies of a
+  /// thread at once would queue up before the reads of shared memory that the product waits for.
+  template <class Copy>
+  struct TileLoad {
+    static constexpr bool kBurst = Copy::kPasses * Copy::kGroups < 16;
+    typename Copy::Strided copy;
+    bool whole;
+    Index64 row_stride;
+
+    /// The passes that belong to step `step` of `num_steps`.
+    ONEPASS_DEVICE void proceed(int step, int num_steps) {
+#pragma unroll
+      for (int i = 0; i < Copy::kPasses; ++i) {
+        if (i * num_steps / Copy::kPasses == step && whole) copy.pass(i, row_stride);
+      }
+    }
+  };
+
+  ONEPASS_DEVICE TileLoad<CopyK> start_keys(int n_block, int stage) const {
+    return start_tile<CopyK>(shared_k + stage * kKeyBytes, p.k, k_base, n_block);
+  }
+  ONEPASS_DEVICE TileLoad<CopyV> start_values(int n_block, int stage) const {
+    return start_tile<CopyV>(shared_v + stage * kValueBytes, p.v, v_base, n_block);
+  }
+  ONEPASS_DEVICE void load_keys(int n_block, int stage) const { start_keys(n_block, stage).proceed(0, 1); }
+  ONEPASS_DEVICE void load_values(int n_block, int stage) const { start_values(n_block, stage).proceed(0, 1); }
+
+  /// Rows that no query row of this block sees become zeros: whatever they hold, 0 * x stays 0. A tile with such rows,
+  /// and one of pages, is issued at once.
+  template <class Copy>
+  ONEPASS_DEVICE TileLoad<Copy> start_tile(Uint32 shared, const TensorParams& t, const unsigned short* base,
+                                           int n_block) const {
+    const int first = n_block * Spec::kTileN;
+    const bool whole = !Spec::kPaged && first >= key_begin && first + Spec::kTileN <= key_end;
+    if (!whole) {
+      const int* table = Spec::kPaged ? p.block_table + batch_idx * p.table_batch_stride : nullptr;
+      Copy::checked(shared, [&](int row, bool& inside) {
+        return key_row<Spec::kPaged>(p, t, base, table, key_begin, key_end, first + row, inside);
+      });
+    }
+    return {Copy::strided(shared, base + first * t.row_stride, t.row_stride), whole, t.row_stride};
   }
 
   /// First of the rows that a thread owns in half r of m16 tile t.
@@ -162,7 +210,7 @@ struct ForwardSm80 {
   ONEPASS_DEVICE ScoreRow describe_row(int row) const {
     const int i = query_of(row), h = min(head_of(row), p.num_heads_q - 1);
     const bool inside = i < seq.seqlen_q;
-    ScoreRow out{visible_keys(band, inside ? seq.seqlen_k : 0, i, i + 1), i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
+    ScoreRow out{visible_keys({band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1), i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
     if constexpr (Spec::kScoreTerms) {
       if (p.alibi_slopes != nullptr) {
         out.slope = p.alibi_slopes[batch_idx * p.alibi_batch_stride + h * p.alibi_head_stride];
@@ -189,11 +237,14 @@ struct ForwardSm80 {
     }
   }
 
-  /// Of a 16-bit element in rows of `pitch` bytes.
-  ONEPASS_DEVICE static int byte_offset(TilePlace place, int pitch) { return place.row * pitch + 2 * place.column; }
+  template <class Row>
+  ONEPASS_DEVICE static int offset_of(TilePlace place) {
+    return Row::offset(place.row, 2 * place.column);
+  }
 
   ONEPASS_DEVICE void load_q_fragment(Uint32 (&a)[4], int t, int step) const {
-    ldmatrix_x4(a, shared_q + (warp_row + 16 * t) * kPitchK + 32 * step + byte_offset(ldmatrix_a_place(lane), kPitchK));
+    const Uint32 base = shared_q + (warp_row + 16 * t) * kPitchK + offset_of<RowK>(ldmatrix_a_place(lane));
+    ldmatrix_x4(a, RowK::along(base, 32 * step));
   }
 
   ONEPASS_DEVICE void keep_queries() {
@@ -207,7 +258,9 @@ struct ForwardSm80 {
   }
 
   /// S = Q K^T                                                     (kWarpRows, kWarpKeys) in registers
-  ONEPASS_DEVICE void score_product(int stage) {
+  /// load: a tile whose copies are issued at the first step, or between the steps of the first half.
+  template <class Load>
+  ONEPASS_DEVICE void score_product(int stage, Load load) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -216,18 +269,19 @@ struct ForwardSm80 {
         for (int e = 0; e < 4; ++e) s[t][n][e] = 0.0f;
       }
     }
-    const Uint32 base = shared_k + stage * kKeyBytes + warp_key * kPitchK + byte_offset(ldmatrix_b_place(lane), kPitchK);
+    const Uint32 base = shared_k + stage * kKeyBytes + warp_key * kPitchK + offset_of<RowK>(ldmatrix_b_place(lane));
     constexpr int kPairs = kScoreTiles / 2;  // n8 tiles come two at a time
     Uint32 b[2][4], fresh[2][kRowTiles][4];
     ldmatrix_x4(b[0], base);
     load_query_step(fresh[0], 0);
 #pragma unroll
     for (int step = 0; step < kDimSteps; ++step) {
+      load.proceed(step, Load::kBurst ? 1 : (kDimSteps + 1) / 2);
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
         const int i = step * kPairs + n;
         if (i + 1 < kDimSteps * kPairs) {  // the next operands load under this product
-          ldmatrix_x4(b[(i + 1) % 2], base + 16 * ((i + 1) % kPairs) * kPitchK + 32 * ((i + 1) / kPairs));
+          ldmatrix_x4(b[(i + 1) % 2], RowK::along(base, 32 * ((i + 1) / kPairs)) + 16 * ((i + 1) % kPairs) * kPitchK);
           if (n + 1 == kPairs) load_query_step(fresh[(step + 1) % 2], step + 1);
         }
 #pragma unroll
@@ -291,15 +345,16 @@ struct ForwardSm80 {
   /// warp has come through join_maxima since.
   ONEPASS_DEVICE void share_probabilities() const {
     if constexpr (kColumnGroups > 1) {
+      const TilePlace place = accumulator_place(lane, 0);
       const Uint32 base =
-          shared_p + warp_row * RowP::kPitch + 2 * warp_key + byte_offset(accumulator_place(lane, 0), RowP::kPitch);
+          shared_p + warp_row * RowP::kPitch + RowP::offset(place.row, 2 * (warp_key + place.column));
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
 #pragma unroll
           for (int n = 0; n < kScoreTiles; ++n) {
-            store_shared(base + (16 * t + 8 * r) * RowP::kPitch + 16 * n,
+            store_shared(RowP::along(base, 16 * n) + (16 * t + 8 * r) * RowP::kPitch,
                          ElementTraits<Element>::pack(s[t][n][2 * r], s[t][n][2 * r + 1]));
           }
         }
@@ -310,7 +365,7 @@ struct ForwardSm80 {
 
   /// O += P V                                                      (kWarpRows, 8 * kOutTiles) in registers
   ONEPASS_DEVICE void value_product(int stage) {
-    const Uint32 base = shared_v + stage * kValueBytes + 2 * warp_column + byte_offset(ldmatrix_b_trans_place(lane), kPitchV);
+    const Uint32 base = shared_v + stage * kValueBytes + 2 * warp_column + offset_of<RowV>(ldmatrix_b_trans_place(lane));
     constexpr int kPairs = kOutTiles / 2;
     Uint32 a[kRowTiles][4], b[2][4];
     ldmatrix_x4_trans(b[0], base);
@@ -322,7 +377,7 @@ struct ForwardSm80 {
       for (int n = 0; n < kPairs; ++n) {
         const int i = step * kPairs + n;
         if (i + 1 < kKeySteps * kPairs) {
-          ldmatrix_x4_trans(b[(i + 1) % 2], base + 16 * ((i + 1) / kPairs) * kPitchV + 32 * ((i + 1) % kPairs));
+          ldmatrix_x4_trans(b[(i + 1) % 2], RowV::along(base, 32 * ((i + 1) % kPairs)) + 16 * ((i + 1) / kPairs) * kPitchV);
         }
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
@@ -336,8 +391,8 @@ struct ForwardSm80 {
   /// P of 16 keys as operand A: packed from the score registers, or what share_probabilities wrote.
   ONEPASS_DEVICE void load_probabilities(Uint32 (&a)[4], int t, int step) const {
     if constexpr (kColumnGroups > 1) {
-      ldmatrix_x4(a, shared_p + (warp_row + 16 * t) * RowP::kPitch + 32 * step +
-                         byte_offset(ldmatrix_a_place(lane), RowP::kPitch));
+      const Uint32 base = shared_p + (warp_row + 16 * t) * RowP::kPitch + offset_of<RowP>(ldmatrix_a_place(lane));
+      ldmatrix_x4(a, RowP::along(base, 32 * step));
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -354,12 +409,11 @@ struct ForwardSm80 {
     __syncthreads();
     const bool more = n_block > n_block_min;
     if constexpr (Spec::kStages == 1) {
-      load_values(n_block, 0);
-    } else if (more) {
-      load_keys(n_block - 1, stage ^ 1);
+      score_product(stage, start_values(n_block, 0));
+    } else {
+      score_product(stage, more ? start_keys(n_block - 1, stage ^ 1) : TileLoad<CopyK>{{}, false, 0});
     }
     cp_async_commit();
-    score_product(stage);
     cp_async_wait<Spec::kStages - 1>();  // V of this block
     __syncthreads();
     if (more) {
@@ -379,10 +433,14 @@ struct ForwardSm80 {
 
   ONEPASS_DEVICE void run(char* shared) {
     if (!take_work()) return;
+    load_queries();  // wanted in any case but for an empty range of keys, and first of all
+    cp_async_commit();
     k_base = key_base(p.k);
     v_base = key_base(p.v);
-    band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right, seq.seqlen_q,
+    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right, seq.seqlen_q,
                                   seq.seqlen_k);
+    band_lower = static_cast<int>(max_index(band.lower, -kMostKeys));
+    band_upper = static_cast<int>(min_index(max_index(band.upper, -kMostKeys), kMostKeys));
     const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q * pack());
     const int query_begin = query_of(row0), query_end = query_of(row_end - 1) + 1;
     const KeyRange keys = visible_keys(band, seq.seqlen_k, query_begin, query_end);
@@ -392,7 +450,7 @@ struct ForwardSm80 {
     int n_block_min = static_cast<int>(range.n_block_min), n_block_max = static_cast<int>(range.n_block_max);
     int full_min = static_cast<int>(range.n_block_full_min), full_max = static_cast<int>(range.n_block_full_max);
     if constexpr (Spec::kSplit) {
-      const int blocks = (n_block_max - n_block_min + p.num_splits - 1) / p.num_splits;
+      const int blocks = p.num_splits.quotient(n_block_max - n_block_min + p.num_splits.divisor - 1);
       const int begin = min(n_block_max, n_block_min + split_idx * blocks);
       n_block_max = min(n_block_max, begin + blocks);
       n_block_min = begin;
@@ -409,7 +467,6 @@ struct ForwardSm80 {
       }
     }
     if (n_block_max > n_block_min) {
-      load_queries();
       load_keys(n_block_max - 1, 0);
       cp_async_commit();
       if constexpr (Spec::kStages == 2) {
@@ -425,8 +482,8 @@ struct ForwardSm80 {
       for (int n_block = n_block_max - 1; n_block >= n_block_min; --n_block) {
         step(n_block, n_block_min, n_block < full_min || n_block >= full_max, stage);
       }
-      cp_async_wait<0>();
     }
+    cp_async_wait<0>();
     store(shared);
   }
 
@@ -475,10 +532,10 @@ struct ForwardSm80 {
             p.lse[batch_idx * p.lse_batch_stride + head_of(row) * p.lse_head_stride +
                   (seq.q_row0 + query_of(row)) * p.lse_row_stride] = result.lse;
           }
-          Uint32* line = reinterpret_cast<Uint32*>(shared + (row - row0) * kPitchV + 2 * warp_column) + (lane & 3);
+          const int first = offset_of<RowV>(accumulator_place(lane, 2 * r)) + (warp_row + 16 * t) * kPitchV + 2 * warp_column;
 #pragma unroll
           for (int n = 0; n < kOutTiles; ++n) {
-            line[4 * n] =
+            *reinterpret_cast<Uint32*>(shared + RowV::along(first, 16 * n)) =
                 ElementTraits<Element>::pack(o[t][n][2 * r] * result.factor, o[t][n][2 * r + 1] * result.factor);
           }
         }
@@ -494,24 +551,30 @@ struct ForwardSm80 {
     }
   }
 
-  /// A warp's rows from shared to global memory, in pieces of kStoreBytes. Warps that share rows take turns.
+  /// A warp's rows from shared to global memory, in pieces of kStoreBytes. Warps that share rows take turns. Pieces
+  /// are read some at a time, ahead of the writes that wait for them.
   ONEPASS_DEVICE void store_rows(const char* shared) const {
-    constexpr int kPieces = Spec::kHeadDimV * 2 / Spec::kStoreBytes;
+    using Piece = typename PieceOf<Spec::kStoreBytes>::Type;
+    constexpr int kPieces = Spec::kHeadDimV * 2 / Spec::kStoreBytes;  // of a row
     static_assert(kPieces * Spec::kStoreBytes == Spec::kHeadDimV * 2, "a row is whole pieces");
-    const int first = warp % kColumnGroups * 32 + lane;
-    for (int idx = first; idx < kWarpRows * kPieces; idx += 32 * kColumnGroups) {
-      const int local = warp_row + idx / kPieces, piece = idx % kPieces;
-      const int row = row0 + local;
-      if (row >= seq.seqlen_q * pack()) break;
-      char* out = reinterpret_cast<char*>(static_cast<unsigned short*>(p.o.data) + row_offset(p.o, row)) +
-                  piece * Spec::kStoreBytes;
-      const char* in = shared + local * kPitchV + piece * Spec::kStoreBytes;
-      if constexpr (Spec::kStoreBytes == 16) {
-        *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(in);
-      } else if constexpr (Spec::kStoreBytes == 4) {
-        *reinterpret_cast<Uint32*>(out) = *reinterpret_cast<const Uint32*>(in);
-      } else {
-        *reinterpret_cast<unsigned short*>(out) = *reinterpret_cast<const unsigned short*>(in);
+    constexpr int kLanes = 32 * kColumnGroups;
+    constexpr int kAtOnce = 4;
+    const int row_limit = min(kWarpRows, seq.seqlen_q * pack() - row0 - warp_row);
+    unsigned short* const base = static_cast<unsigned short*>(p.o.data);
+#pragma unroll 2
+    for (int first = warp % kColumnGroups * 32 + lane; first < kWarpRows * kPieces; first += kAtOnce * kLanes) {
+      Piece pieces[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int idx = first + i * kLanes;
+        const char* in = shared + RowV::offset(warp_row + idx / kPieces, idx % kPieces * Spec::kStoreBytes);
+        if (idx < kWarpRows * kPieces) pieces[i] = *reinterpret_cast<const Piece*>(in);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int idx = first + i * kLanes, row = idx / kPieces;
+        char* out = reinterpret_cast<char*>(base + row_offset(p.o, row0 + warp_row + row)) + idx % kPieces * Spec::kStoreBytes;
+        if (row < row_limit) store_global(out, pieces[i]);
       }
     }
   }
