@@ -28,8 +28,7 @@ bool has_score_terms(const AttentionProblem& problem) {
 }
 
 struct Tile {
-  int tile_m, tile_n, num_warps, column_groups, stages, min_blocks;
-  bool query_resident;
+  int tile_m, tile_n, num_warps, column_groups, min_blocks;
 };
 
 /// Tiles by head_dim. Registers bound them: a warp holds 32 rows x 128 or 16 rows x 256 columns of O.
@@ -40,16 +39,15 @@ Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std:
   const bool large_shared = shared > std::int64_t{200} * 1024;  // room for two blocks of head_dim 256 an SM
   const bool terms = has_score_terms(problem);  // they need registers of their own, as pages do
   const bool paged = problem.k_layout == SequenceLayout::Paged;
-  if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 1, 2, false};
-  if (wide <= 64) return {128, 128, 4, 1, 1, 2, false};
-  if (wide <= 128)
-    return paged && !large_shared ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 4, 1, 1, 2, false};
+  if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 2};
+  if (wide <= 64) return {128, 128, 4, 1, 2};
+  if (wide <= 128) return paged && !large_shared ? Tile{64, 64, 4, 1, 2} : Tile{128, 64, 4, 1, 2};
   if (wide <= 256) {
-    if (small_shared || terms) return {64, 32, 4, 1, 1, small_shared ? 1 : 2, false};
-    return large_shared ? Tile{64, 64, 4, 1, 1, 2, false} : Tile{128, 64, 8, 1, 1, 1, false};
+    if (small_shared || terms) return {64, 32, 4, 1, small_shared ? 1 : 2};
+    return large_shared ? Tile{64, 64, 4, 1, 2} : Tile{128, 64, 8, 1, 1};
   }
-  if (problem.head_dim_v <= 256) return {32, small_shared ? 16 : 32, 2, 1, 1, 1, false};
-  return small_shared ? Tile{16, 32, 2, 2, 1, 1, false} : Tile{32, 32, 4, 2, 1, 1, false};
+  if (problem.head_dim_v <= 256) return {32, small_shared ? 16 : 32, 2, 1, 1};
+  return small_shared ? Tile{16, 32, 2, 2, 1} : Tile{32, 32, 4, 2, 1};
 }
 
 /// Parts of the keys that fill the GPU: as many as leave each block a few key tiles.
@@ -109,9 +107,7 @@ Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInf
   spec.tile_n = tile.tile_n;
   spec.num_warps = tile.num_warps;
   spec.column_groups = tile.column_groups;
-  spec.stages = tile.stages;
   spec.min_blocks = tile.min_blocks;
-  spec.query_resident = tile.query_resident;
   spec.load_bytes = std::min({row_alignment(p.q, 16), row_alignment(p.k, 16), row_alignment(p.v, 16)});
   spec.store_bytes = row_alignment(p.out, 16);
   while (p.head_dim_v * 2 % spec.store_bytes != 0) spec.store_bytes /= 2;

@@ -37,8 +37,10 @@ struct FlagField {
   bool KernelSpec::*member;
 };
 constexpr FlagField kFlags[] = {
-    {"_paged", &KernelSpec::paged}, {"_terms", &KernelSpec::score_terms},   {"_pack", &KernelSpec::pack_gqa},
-    {"_split", &KernelSpec::split}, {"_qreg", &KernelSpec::query_resident},
+    {"_paged", &KernelSpec::paged},
+    {"_terms", &KernelSpec::score_terms},
+    {"_pack", &KernelSpec::pack_gqa},
+    {"_split", &KernelSpec::split},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -127,8 +129,7 @@ std::size_t shared_bytes(const KernelSpec& spec) {
   const std::int64_t pitch_k = shared_pitch(spec.head_dim, 16);
   const std::int64_t pitch_v = shared_pitch(spec.head_dim_v, 16 * groups);
   const std::int64_t row_exchange = groups > 1 ? shared_pitch(spec.tile_n, 32) + 4 * groups : 0;
-  const std::int64_t loop =
-      spec.tile_m * (pitch_k + row_exchange) + std::int64_t{spec.stages} * spec.tile_n * (pitch_k + pitch_v);
+  const std::int64_t loop = spec.tile_m * (pitch_k + row_exchange) + spec.tile_n * (pitch_k + pitch_v);
   return static_cast<std::size_t>(std::max(loop, spec.tile_m * pitch_v));
 }
 

@@ -27,21 +27,20 @@ struct KernelSpec {
   int head_dim = 0, head_dim_v = 0;
   int tile_m = 0, tile_n = 0;  // packed query rows, keys
   int num_warps = 4;
-  int column_groups = 1;        // warps that share rows, each with its columns of out
-  int stages = 1;               // K and V buffers in shared memory
-  int min_blocks = 1;           // thread blocks that an SM must hold: bounds the registers
-  int load_bytes = 16;          // widest aligned piece of a q, k or v row: 16, 8, 4 or 2
-  int store_bytes = 16;         // of an out row: 16, 4 or 2
-  bool paged = false;           // K and V through block_table
-  bool score_terms = false;     // softcap, ALiBi, bias, or a scale that is not positive
-  bool pack_gqa = false;        // the query heads of a key head are rows of one tile
-  bool split = false;           // part of the keys, f32 partial results
-  bool query_resident = false;  // Q fragments stay in registers
+  int column_groups = 1;     // warps that share rows, each with its columns of out
+  int stages = 1;            // K and V buffers in shared memory
+  int min_blocks = 1;        // thread blocks that an SM must hold: bounds the registers
+  int load_bytes = 16;       // widest aligned piece of a q, k or v row: 16, 8, 4 or 2
+  int store_bytes = 16;      // of an out row: 16, 4 or 2
+  bool paged = false;        // K and V through block_table
+  bool score_terms = false;  // softcap, ALiBi, bias, or a scale that is not positive
+  bool pack_gqa = false;     // the query heads of a key head are rows of one tile
+  bool split = false;        // part of the keys, f32 partial results
 
   bool operator==(const KernelSpec&) const = default;
 };
 
-/// e.g. "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_terms_split_qreg_sm90".
+/// e.g. "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_terms_split_sm90".
 std::string kernel_name(const KernelSpec& spec);
 
 /// The inverse of kernel_name. @throws InvalidArgument for anything that kernel_name does not write.

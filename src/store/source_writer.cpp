@@ -37,7 +37,8 @@ std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : 
 
 std::string write_source(const KernelSpec& spec) {
   const FamilyText& text = text_of(spec.family);
-  return fmt::format(R"(#include "{file}"
+  return fmt::format(
+      R"(#include "{file}"
 
 namespace onepass::cuda {{
 struct Spec {{
@@ -47,7 +48,7 @@ struct Spec {{
   static constexpr int kColumnGroups = {column_groups}, kStages = {stages};
   static constexpr int kLoadBytes = {load_bytes}, kStoreBytes = {store_bytes};
   static constexpr bool kPaged = {paged}, kScoreTerms = {score_terms}, kSplit = {split};
-  static constexpr bool kPackGqa = {pack_gqa}, kQueryResident = {query_resident};
+  static constexpr bool kPackGqa = {pack_gqa};
 }};
 static_assert({type}<Spec>::kThreads == {threads}, "the host launches this many threads");
 static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much shared memory");
@@ -59,17 +60,15 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
   onepass::cuda::{type}<onepass::cuda::Spec>(params, shared).run(shared);
 }}
 )",
-                     fmt::arg("file", text.file), fmt::arg("element", element_of(spec.dtype)),
-                     fmt::arg("head_dim", spec.head_dim), fmt::arg("head_dim_v", spec.head_dim_v),
-                     fmt::arg("tile_m", spec.tile_m), fmt::arg("tile_n", spec.tile_n),
-                     fmt::arg("num_warps", spec.num_warps), fmt::arg("column_groups", spec.column_groups),
-                     fmt::arg("stages", spec.stages), fmt::arg("load_bytes", spec.load_bytes),
-                     fmt::arg("store_bytes", spec.store_bytes), fmt::arg("paged", spec.paged),
-                     fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
-                     fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("query_resident", spec.query_resident),
-                     fmt::arg("type", text.type), fmt::arg("params", text.params),
-                     fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
-                     fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
+      fmt::arg("file", text.file), fmt::arg("element", element_of(spec.dtype)),
+      fmt::arg("head_dim", spec.head_dim), fmt::arg("head_dim_v", spec.head_dim_v),
+      fmt::arg("tile_m", spec.tile_m), fmt::arg("tile_n", spec.tile_n), fmt::arg("num_warps", spec.num_warps),
+      fmt::arg("column_groups", spec.column_groups), fmt::arg("stages", spec.stages),
+      fmt::arg("load_bytes", spec.load_bytes), fmt::arg("store_bytes", spec.store_bytes),
+      fmt::arg("paged", spec.paged), fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
+      fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("type", text.type), fmt::arg("params", text.params),
+      fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
+      fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
 }
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {

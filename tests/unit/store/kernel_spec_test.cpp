@@ -41,12 +41,12 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
     spec.dtype = number(0, 1) == 0 ? DType::F16 : DType::BF16;
     for (int KernelSpec::*member :
          {&KernelSpec::head_dim, &KernelSpec::head_dim_v, &KernelSpec::tile_m, &KernelSpec::tile_n,
-          &KernelSpec::num_warps, &KernelSpec::stages, &KernelSpec::min_blocks, &KernelSpec::load_bytes,
-          &KernelSpec::store_bytes}) {
+          &KernelSpec::num_warps, &KernelSpec::column_groups, &KernelSpec::stages, &KernelSpec::min_blocks,
+          &KernelSpec::load_bytes, &KernelSpec::store_bytes}) {
       spec.*member = number(0, 600);
     }
-    for (bool KernelSpec::*member : {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split,
-                                     &KernelSpec::pack_gqa, &KernelSpec::query_resident}) {
+    for (bool KernelSpec::*member :
+         {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);
@@ -79,10 +79,10 @@ TEST(kernel_spec, names_of_senseless_sizes_are_refused_or_have_finite_needs) {
   EXPECT_THROW(parse_kernel_name("sm80_forward_bf16_d99999999999_v64_m64n64w4c1s1b1_l16s16_sm80"),
                InvalidArgument);
   EXPECT_EQ(shared_bytes(parse_kernel_name("sm80_forward_bf16_d0_v0_m0n0w0c0s0b0_l0s0_sm0")), 0u);
-  // the largest: (4096 queries + 4096 * 4096 keys) * 8192 bytes + as many values
+  // the largest: (4096 queries + 4096 keys + 4096 values) * 8192 bytes
   EXPECT_EQ(shared_bytes(parse_kernel_name(
                 "sm80_forward_bf16_d4096_v4096_m4096n4096w4096c1s4096b4096_l4096s4096_sm4096")),
-            4096u * 8192u + 4096ull * 4096 * 2 * 8192);
+            3 * 4096u * 8192u);
 }
 
 TEST(kernel_spec, shared_memory_is_queries_keys_and_values) {

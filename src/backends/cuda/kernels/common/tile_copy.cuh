@@ -9,8 +9,8 @@
 
 namespace onepass::cuda {
 
-/// kRows rows of kHeadDim elements by kThreads threads, eight threads a row, each taking every eighth piece of
-/// kLoadBytes. Bytes past head_dim become zeros and are not read.
+/// kRows rows of kHeadDim elements by kThreads threads, eight threads a row, each taking every eighth piece
+/// of kLoadBytes. Bytes past head_dim become zeros and are not read.
 template <class Row, int kRows, int kHeadDim, int kThreads, int kLoadBytes>
 struct TileCopy {
   static constexpr int kThreadsPerRow = 8;
@@ -22,8 +22,8 @@ struct TileCopy {
   ONEPASS_DEVICE static int thread_row() { return static_cast<int>(threadIdx.x) / kThreadsPerRow; }
   ONEPASS_DEVICE static int thread_piece() { return static_cast<int>(threadIdx.x) % kThreadsPerRow; }
 
-  /// Rows that all exist and follow each other at row_stride, copied in kPasses passes, which the caller may issue at
-  /// different times: one addition each, everything else is a constant.
+  /// Rows that all exist and follow each other at row_stride, copied in kPasses passes, which the caller may
+  /// issue at different times: one addition each, everything else is a constant.
   struct Strided {
     Uint32 target;
     const unsigned short* source;
@@ -48,13 +48,13 @@ struct TileCopy {
     for (int row = thread_row(); row < kRows; row += kRowsPerPass) {
       bool inside = false;
       const unsigned short* source = row_address(row, inside);
-      copy_row(shared + Row::offset(row, thread_piece() * kLoadBytes), source + thread_piece() * (kLoadBytes / 2),
-               inside);
+      copy_row(shared + Row::offset(row, thread_piece() * kLoadBytes),
+               source + thread_piece() * (kLoadBytes / 2), inside);
     }
   }
 
  private:
-  /// The thread's pieces of a row; source and target are those of its first. Every further one is a constant away.
+  /// The thread's pieces of a row; source and target are of its first, every further one is a constant away.
   ONEPASS_DEVICE static void copy_row(Uint32 target, const unsigned short* source, bool inside) {
     const int first = thread_piece() * kLoadBytes;
 #pragma unroll
@@ -67,12 +67,13 @@ struct TileCopy {
       copy_piece(Row::along(target, group * kStep), source + group * (kStep / 2), valid);
     }
   }
-  ONEPASS_DEVICE static int clamp_bytes(int left) { return left < 0 ? 0 : left < kLoadBytes ? left : kLoadBytes; }
+  ONEPASS_DEVICE static int clamp_bytes(int left) {
+    return left < 0 ? 0 : left < kLoadBytes ? left : kLoadBytes;
+  }
 
   ONEPASS_DEVICE static void copy_piece(Uint32 target, const unsigned short* source, int valid) {
     if constexpr (kLoadBytes == 2) {
-      const unsigned short value =
-          valid > 0 ? *source : static_cast<unsigned short>(0);
+      const unsigned short value = valid > 0 ? *source : static_cast<unsigned short>(0);
       store_shared(target, value);
     } else {
       cp_async<kLoadBytes>(target, source, valid);
@@ -80,11 +81,13 @@ struct TileCopy {
   }
 };
 
-/// Address of key (or value) row j of one sequence and head. `base` is the head's element 0 of row 0 (dense and
-/// packed) or of page 0, slot 0; `table` the sequence's pages. Rows outside [key_begin, key_end) do not exist for the tile.
+/// Address of key (or value) row j of one sequence and head. `base` is the head's element 0 of row 0 (dense
+/// and packed) or of page 0, slot 0; `table` the sequence's pages. Rows outside [key_begin, key_end) do not
+/// exist for the tile.
 template <bool kPaged>
-ONEPASS_DEVICE const unsigned short* key_row(const ForwardParams& p, const TensorParams& t, const unsigned short* base,
-                                             const int* table, int key_begin, int key_end, int j, bool& inside) {
+ONEPASS_DEVICE const unsigned short* key_row(const ForwardParams& p, const TensorParams& t,
+                                             const unsigned short* base, const int* table, int key_begin,
+                                             int key_end, int j, bool& inside) {
   inside = j >= key_begin && j < key_end;
   if constexpr (!kPaged) return base + (inside ? j * t.row_stride : 0);
   if (!inside) return base;

@@ -1,5 +1,5 @@
-// Registers to global memory. PTX ISA 9.7.9.11 (st). A plain assignment of four words that were in registers for a while
-// becomes four stores.
+// Registers to global memory. PTX ISA 9.7.9.11 (st). A plain assignment of four words that were in registers
+// for a while becomes four stores.
 #pragma once
 
 #include "ptx/types.cuh"
@@ -7,8 +7,8 @@
 namespace onepass::cuda {
 
 ONEPASS_DEVICE void store_global(void* address, const uint4& words) {
-  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(words.x), "r"(words.y), "r"(words.z),
-               "r"(words.w)
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
                : "memory");
 }
 ONEPASS_DEVICE void store_global(void* address, Uint32 pair) { *static_cast<Uint32*>(address) = pair; }

@@ -1,19 +1,22 @@
 // sm80/forward.cuh - attention forward for every NVIDIA GPU since Ampere
 //
-// Problem    O = softmax(scale * Q K^T + terms, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or paged
-//            keys; any head_dim; every mask and score term of spec section 2; optionally one part of the keys
-// Tile       kTileM packed query rows x kTileN keys; one thread block walks n_block high to low. With kPackGqa the
-//            query heads of one key head are interleaved as rows: row r is query r / group, head r % group
-// Roles      kWarps warps, each owning rows from the first product to the store. With kColumnGroups > 1 that many
-//            warps share rows: each computes S for its part of the keys, they agree on the row maxima, put P into
-//            shared memory and each adds P V for its columns of O. The accumulators of wide heads then fit, and
-//            a fragment of V serves twice the rows: shared memory is what bounds head_dim 256
-// Pipeline   cp.async; kStages 1: V of block n loads under Q K^T of n, K of n-1 under the softmax and P V of n.
-//            kStages 2: K of n-1 loads from the start of block n, V of n-1 from its middle
-// Shared     (kTileM + kStages * kTileN) rows of K's pitch + kStages * kTileN rows of V's pitch; with kColumnGroups > 1
-//            also P (kTileM rows of kTileN) and a float for each row and group; O reuses it all
-// Registers  per thread: O kTileM/kWarps/16 * Dv/2, S likewise * kTileN/2, Q fragments when kQueryResident
-// Numerics   base-2 exponent, maximum starts at -inf, keys past the end are zeros in shared memory and -inf in S
+// Problem    O = softmax(scale * Q K^T + terms, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or
+//            paged keys; any head_dim; every mask and score term of spec section 2; optionally one part of
+//            the keys
+// Tile       kTileM packed query rows x kTileN keys; one thread block walks n_block high to low. With
+//            kPackGqa the query heads of one key head are interleaved as rows: row r is query r / group, head
+//            r % group
+// Roles      kWarps warps, each owning rows from the first product to the store. With kColumnGroups > 1 that
+//            many warps share rows: each computes S for its part of the keys, they agree on the row maxima,
+//            put P into shared memory and each adds P V for its columns of O, whose accumulators else do not
+//            fit
+// Pipeline   cp.async, one buffer each for K and V: V of block n loads under Q K^T of n, K of n-1 under the
+//            softmax and P V of n. Q stays in shared memory and is read again for every block
+// Shared     (kTileM + kTileN) rows of K's pitch + kTileN rows of V's pitch, swizzled or padded
+//            (shared_row.h); with kColumnGroups > 1 also P (kTileM rows of kTileN) and a float for each row
+//            and group; O reuses it all
+// Registers  per thread: kWarpRows/16 * Dv/2 / kColumnGroups of O, as many of S with kTileN for Dv
+// Numerics   base-2 exponent, maximum starts at -inf, keys past the end are zeros in shared memory, -inf in S
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; PTX ISA for the fragment maps
 #pragma once
 
@@ -54,14 +57,14 @@ struct ForwardSm80 {
   static constexpr Index kMostKeys = 0x7fffffff;
   static constexpr int kColumnGroups = Spec::kColumnGroups;  // warps that share rows
   static constexpr int kWarpRows = Spec::kTileM * kColumnGroups / Spec::kWarps;
-  static constexpr int kRowTiles = kWarpRows / 16;     // m16 tiles of a warp
+  static constexpr int kRowTiles = kWarpRows / 16;  // m16 tiles of a warp
   static constexpr int kWarpKeys = Spec::kTileN / kColumnGroups;
   static constexpr int kScoreTiles = kWarpKeys / 8;  // n8 tiles of a warp's S
   using RowK = SharedRow<Spec::kHeadDim>;
   using RowV = SharedRow<Spec::kHeadDimV, 16 * kColumnGroups>;
   static constexpr int kOutTiles = RowV::kPadded / 8 / kColumnGroups;  // n8 tiles of a warp's O
   static constexpr int kDimSteps = RowK::kPadded / 16;                 // k16 steps of Q K^T
-  static constexpr int kKeySteps = Spec::kTileN / 16;                        // k16 steps of P V
+  static constexpr int kKeySteps = Spec::kTileN / 16;                  // k16 steps of P V
   static constexpr int kPitchK = RowK::kPitch;
   static constexpr int kPitchV = RowV::kPitch;
   static constexpr int kQueryBytes = Spec::kTileM * kPitchK;
@@ -71,40 +74,40 @@ struct ForwardSm80 {
   static constexpr int kProbabilityBytes = kColumnGroups > 1 ? Spec::kTileM * RowP::kPitch : 0;
   static constexpr int kStatisticsBytes = kColumnGroups > 1 ? Spec::kTileM * kColumnGroups * 4 : 0;
   static constexpr int kLoopBytes =
-      kQueryBytes + Spec::kStages * (kKeyBytes + kValueBytes) + kProbabilityBytes + kStatisticsBytes;
+      kQueryBytes + kKeyBytes + kValueBytes + kProbabilityBytes + kStatisticsBytes;
   static constexpr int kOutBytes = Spec::kTileM * kPitchV;
   static constexpr int kSharedBytes = kLoopBytes > kOutBytes ? kLoopBytes : kOutBytes;
 
   static_assert(Spec::kWarps % kColumnGroups == 0 && kWarpRows % 16 == 0, "a warp owns whole m16 tiles");
   static_assert(kWarpKeys % 16 == 0, "products take 16 keys a step");
-  static_assert(Spec::kWarps / kColumnGroups <= 15, "a named barrier for the warps that share rows, beside barrier 0");
-  static_assert(Spec::kStages == 1 || Spec::kStages == 2, "the two pipelines of the header");
+  static_assert(Spec::kWarps / kColumnGroups <= 15,
+                "a named barrier for the warps that share rows, beside barrier 0");
+  static_assert(Spec::kStages == 1, "K and V have one buffer each");
 
   const ForwardParams& p;
   Uint32 shared_q, shared_k, shared_v, shared_p;
   float* statistics;  // of rows: one float for each row and column group
   int lane, warp;
-  int warp_row, warp_key, warp_column;  // first row, first key of a tile, first column of O that this warp owns
+  int warp_row, warp_key, warp_column;  // first row, key of a tile and column of O that this warp owns
 
   // This block's work.
   int batch_idx, head_k, split_idx;
-  int head0;    // query head of packed row 0
-  int row0;     // first packed row
+  int head0;  // query head of packed row 0
+  int row0;   // first packed row
   Sequence seq;
   int band_lower, band_upper;  // KeyBand in 32 bits: no length is longer
-  int key_begin, key_end;  // keys that some row of the block sees
+  int key_begin, key_end;      // keys that some row of the block sees
   const unsigned short *k_base, *v_base;
 
   float s[kRowTiles][kScoreTiles][4];
   float o[kRowTiles][kOutTiles][4];
-  Uint32 q_fragment[Spec::kQueryResident ? kRowTiles : 1][Spec::kQueryResident ? kDimSteps : 1][4];
   RunningSoftmax<kRowTiles> softmax;
 
   ONEPASS_DEVICE ForwardSm80(const ForwardParams& params, char* shared) : p(params) {
     shared_q = shared_address(shared);
     shared_k = shared_q + kQueryBytes;
-    shared_v = shared_k + Spec::kStages * kKeyBytes;
-    shared_p = shared_v + Spec::kStages * kValueBytes;
+    shared_v = shared_k + kKeyBytes;
+    shared_p = shared_v + kValueBytes;
     statistics = reinterpret_cast<float*>(shared + kLoopBytes - kStatisticsBytes);
     lane = static_cast<int>(threadIdx.x) & 31;
     warp = static_cast<int>(threadIdx.x) / 32;
@@ -138,10 +141,13 @@ struct ForwardSm80 {
   ONEPASS_DEVICE int pack() const { return Spec::kPackGqa ? p.group.divisor : 1; }
   /// Query index of a packed row, and its head.
   ONEPASS_DEVICE int query_of(int row) const { return Spec::kPackGqa ? p.group.quotient(row) : row; }
-  ONEPASS_DEVICE int head_of(int row) const { return Spec::kPackGqa ? head0 + p.group.remainder(row, p.group.quotient(row)) : head0; }
+  ONEPASS_DEVICE int head_of(int row) const {
+    return Spec::kPackGqa ? head0 + p.group.remainder(row, p.group.quotient(row)) : head0;
+  }
 
   ONEPASS_DEVICE Index64 row_offset(const TensorParams& t, int row) const {
-    return batch_idx * t.batch_stride + (seq.q_row0 + query_of(row)) * t.row_stride + head_of(row) * t.head_stride;
+    return batch_idx * t.batch_stride + (seq.q_row0 + query_of(row)) * t.row_stride +
+           head_of(row) * t.head_stride;
   }
 
   ONEPASS_DEVICE void load_queries() const {
@@ -161,11 +167,11 @@ struct ForwardSm80 {
   using CopyK = TileCopy<RowK, Spec::kTileN, Spec::kHeadDim, kThreads, Spec::kLoadBytes>;
   using CopyV = TileCopy<RowV, Spec::kTileN, Spec::kHeadDimV, kThreads, Spec::kLoadBytes>;
 
-  /// A tile of K or V on its way: passes of it are still to be issued, if it is whole. Sixteen or more copies of a
-  /// thread at once would queue up before the reads of shared memory that the product waits for.
+  /// A tile of K or V on its way: passes of it are still to be issued, if it is whole.
   template <class Copy>
   struct TileLoad {
-    static constexpr bool kBurst = Copy::kPasses * Copy::kGroups < 16;
+    // So many copies of a thread at once queue up before the reads of shared memory that a product waits for.
+    static constexpr bool kSpread = Copy::kPasses * Copy::kGroups >= 16;
     typename Copy::Strided copy;
     bool whole;
     Index64 row_stride;
@@ -179,17 +185,15 @@ struct ForwardSm80 {
     }
   };
 
-  ONEPASS_DEVICE TileLoad<CopyK> start_keys(int n_block, int stage) const {
-    return start_tile<CopyK>(shared_k + stage * kKeyBytes, p.k, k_base, n_block);
+  ONEPASS_DEVICE void load_keys(int n_block) const {
+    start_tile<CopyK>(shared_k, p.k, k_base, n_block).proceed(0, 1);
   }
-  ONEPASS_DEVICE TileLoad<CopyV> start_values(int n_block, int stage) const {
-    return start_tile<CopyV>(shared_v + stage * kValueBytes, p.v, v_base, n_block);
+  ONEPASS_DEVICE TileLoad<CopyV> start_values(int n_block) const {
+    return start_tile<CopyV>(shared_v, p.v, v_base, n_block);
   }
-  ONEPASS_DEVICE void load_keys(int n_block, int stage) const { start_keys(n_block, stage).proceed(0, 1); }
-  ONEPASS_DEVICE void load_values(int n_block, int stage) const { start_values(n_block, stage).proceed(0, 1); }
 
-  /// Rows that no query row of this block sees become zeros: whatever they hold, 0 * x stays 0. A tile with such rows,
-  /// and one of pages, is issued at once.
+  /// Rows that no query row of this block sees become zeros: whatever they hold, 0 * x stays 0. A tile with
+  /// such rows, and one of pages, is issued at once.
   template <class Copy>
   ONEPASS_DEVICE TileLoad<Copy> start_tile(Uint32 shared, const TensorParams& t, const unsigned short* base,
                                            int n_block) const {
@@ -205,18 +209,22 @@ struct ForwardSm80 {
   }
 
   /// First of the rows that a thread owns in half r of m16 tile t.
-  ONEPASS_DEVICE int own_row(int t, int r) const { return row0 + warp_row + 16 * t + accumulator_place(lane, 2 * r).row; }
+  ONEPASS_DEVICE int own_row(int t, int r) const {
+    return row0 + warp_row + 16 * t + accumulator_place(lane, 2 * r).row;
+  }
 
   ONEPASS_DEVICE ScoreRow describe_row(int row) const {
     const int i = query_of(row), h = min(head_of(row), p.num_heads_q - 1);
     const bool inside = i < seq.seqlen_q;
-    ScoreRow out{visible_keys({band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1), i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
+    ScoreRow out{visible_keys({band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1),
+                 i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
     if constexpr (Spec::kScoreTerms) {
       if (p.alibi_slopes != nullptr) {
         out.slope = p.alibi_slopes[batch_idx * p.alibi_batch_stride + h * p.alibi_head_stride];
       }
       if (p.bias != nullptr) {
-        const Index64 offset = batch_idx * p.bias_batch_stride + h * p.bias_head_stride + i * p.bias_row_stride;
+        const Index64 offset =
+            batch_idx * p.bias_batch_stride + h * p.bias_head_stride + i * p.bias_row_stride;
         out.bias = static_cast<const char*>(p.bias) + offset * (p.bias_is_f32 ? 4 : 2);
       }
     }
@@ -242,25 +250,10 @@ struct ForwardSm80 {
     return Row::offset(place.row, 2 * place.column);
   }
 
-  ONEPASS_DEVICE void load_q_fragment(Uint32 (&a)[4], int t, int step) const {
-    const Uint32 base = shared_q + (warp_row + 16 * t) * kPitchK + offset_of<RowK>(ldmatrix_a_place(lane));
-    ldmatrix_x4(a, RowK::along(base, 32 * step));
-  }
-
-  ONEPASS_DEVICE void keep_queries() {
-    if constexpr (Spec::kQueryResident) {
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-        for (int step = 0; step < kDimSteps; ++step) load_q_fragment(q_fragment[t][step], t, step);
-      }
-    }
-  }
-
   /// S = Q K^T                                                     (kWarpRows, kWarpKeys) in registers
-  /// load: a tile whose copies are issued at the first step, or between the steps of the first half.
+  /// load: a tile whose copies are issued ahead of the first step or, spread, of each in the first half.
   template <class Load>
-  ONEPASS_DEVICE void score_product(int stage, Load load) {
+  ONEPASS_DEVICE void score_product(Load load) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -269,44 +262,35 @@ struct ForwardSm80 {
         for (int e = 0; e < 4; ++e) s[t][n][e] = 0.0f;
       }
     }
-    const Uint32 base = shared_k + stage * kKeyBytes + warp_key * kPitchK + offset_of<RowK>(ldmatrix_b_place(lane));
+    const Uint32 base = shared_k + warp_key * kPitchK + offset_of<RowK>(ldmatrix_b_place(lane));
     constexpr int kPairs = kScoreTiles / 2;  // n8 tiles come two at a time
-    Uint32 b[2][4], fresh[2][kRowTiles][4];
+    Uint32 a[2][kRowTiles][4], b[2][4];
     ldmatrix_x4(b[0], base);
-    load_query_step(fresh[0], 0);
+    load_query_step(a[0], 0);
 #pragma unroll
     for (int step = 0; step < kDimSteps; ++step) {
-      load.proceed(step, Load::kBurst ? 1 : (kDimSteps + 1) / 2);
+      load.proceed(step, Load::kSpread ? (kDimSteps + 1) / 2 : 1);
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
         const int i = step * kPairs + n;
         if (i + 1 < kDimSteps * kPairs) {  // the next operands load under this product
-          ldmatrix_x4(b[(i + 1) % 2], RowK::along(base, 32 * ((i + 1) / kPairs)) + 16 * ((i + 1) % kPairs) * kPitchK);
-          if (n + 1 == kPairs) load_query_step(fresh[(step + 1) % 2], step + 1);
+          ldmatrix_x4(b[(i + 1) % 2],
+                      RowK::along(base, 32 * ((i + 1) / kPairs)) + 16 * ((i + 1) % kPairs) * kPitchK);
+          if (n + 1 == kPairs) load_query_step(a[(step + 1) % 2], step + 1);
         }
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
-          const Uint32(&a)[4] = query_operand(fresh[step % 2], t, step);
-          mma_m16n8k16<Element>(s[t][2 * n], a, b[i % 2][0], b[i % 2][1]);
-          mma_m16n8k16<Element>(s[t][2 * n + 1], a, b[i % 2][2], b[i % 2][3]);
+          mma_m16n8k16<Element>(s[t][2 * n], a[step % 2][t], b[i % 2][0], b[i % 2][1]);
+          mma_m16n8k16<Element>(s[t][2 * n + 1], a[step % 2][t], b[i % 2][2], b[i % 2][3]);
         }
       }
     }
   }
 
   ONEPASS_DEVICE void load_query_step(Uint32 (&a)[kRowTiles][4], int step) const {
-    if constexpr (!Spec::kQueryResident) {
+    const Uint32 base = shared_q + warp_row * kPitchK + offset_of<RowK>(ldmatrix_a_place(lane));
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) load_q_fragment(a[t], t, step);
-    }
-  }
-
-  ONEPASS_DEVICE const Uint32 (&query_operand(const Uint32 (&fresh)[kRowTiles][4], int t, int step) const)[4] {
-    if constexpr (Spec::kQueryResident) {
-      return q_fragment[t][step];
-    } else {
-      return fresh[t];
-    }
+    for (int t = 0; t < kRowTiles; ++t) ldmatrix_x4(a[t], RowK::along(base + 16 * t * kPitchK, 32 * step));
   }
 
   /// Waits for the warps that share this warp's rows, and makes what they wrote to shared memory visible.
@@ -341,8 +325,8 @@ struct ForwardSm80 {
     }
   }
 
-  /// This warp's keys of P to shared memory, for all warps of its rows. Nobody still reads the last block's: every
-  /// warp has come through join_maxima since.
+  /// This warp's keys of P to shared memory, for all warps of its rows. Nobody still reads the last block's:
+  /// every warp has come through join_maxima since.
   ONEPASS_DEVICE void share_probabilities() const {
     if constexpr (kColumnGroups > 1) {
       const TilePlace place = accumulator_place(lane, 0);
@@ -364,8 +348,8 @@ struct ForwardSm80 {
   }
 
   /// O += P V                                                      (kWarpRows, 8 * kOutTiles) in registers
-  ONEPASS_DEVICE void value_product(int stage) {
-    const Uint32 base = shared_v + stage * kValueBytes + 2 * warp_column + offset_of<RowV>(ldmatrix_b_trans_place(lane));
+  ONEPASS_DEVICE void value_product() {
+    const Uint32 base = shared_v + 2 * warp_column + offset_of<RowV>(ldmatrix_b_trans_place(lane));
     constexpr int kPairs = kOutTiles / 2;
     Uint32 a[kRowTiles][4], b[2][4];
     ldmatrix_x4_trans(b[0], base);
@@ -377,7 +361,8 @@ struct ForwardSm80 {
       for (int n = 0; n < kPairs; ++n) {
         const int i = step * kPairs + n;
         if (i + 1 < kKeySteps * kPairs) {
-          ldmatrix_x4_trans(b[(i + 1) % 2], RowV::along(base, 32 * ((i + 1) % kPairs)) + 16 * ((i + 1) / kPairs) * kPitchV);
+          ldmatrix_x4_trans(b[(i + 1) % 2],
+                            RowV::along(base, 32 * ((i + 1) % kPairs)) + 16 * ((i + 1) / kPairs) * kPitchV);
         }
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
@@ -391,7 +376,8 @@ struct ForwardSm80 {
   /// P of 16 keys as operand A: packed from the score registers, or what share_probabilities wrote.
   ONEPASS_DEVICE void load_probabilities(Uint32 (&a)[4], int t, int step) const {
     if constexpr (kColumnGroups > 1) {
-      const Uint32 base = shared_p + (warp_row + 16 * t) * RowP::kPitch + offset_of<RowP>(ldmatrix_a_place(lane));
+      const Uint32 base =
+          shared_p + (warp_row + 16 * t) * RowP::kPitch + offset_of<RowP>(ldmatrix_a_place(lane));
       ldmatrix_x4(a, RowP::along(base, 32 * step));
     } else {
 #pragma unroll
@@ -404,41 +390,29 @@ struct ForwardSm80 {
   }
 
   /// One key block. masked: some row does not see all of it.
-  ONEPASS_DEVICE void step(int n_block, int n_block_min, bool masked, int& stage) {
-    cp_async_wait<Spec::kStages - 1>();  // K of this block
+  ONEPASS_DEVICE void step(int n_block, int n_block_min, bool masked) {
+    cp_async_wait<0>();  // K of this block, and Q before the first
     __syncthreads();
-    const bool more = n_block > n_block_min;
-    if constexpr (Spec::kStages == 1) {
-      score_product(stage, start_values(n_block, 0));
-    } else {
-      score_product(stage, more ? start_keys(n_block - 1, stage ^ 1) : TileLoad<CopyK>{{}, false, 0});
-    }
+    score_product(start_values(n_block));
     cp_async_commit();
-    cp_async_wait<Spec::kStages - 1>();  // V of this block
+    cp_async_wait<0>();  // V of this block
     __syncthreads();
-    if (more) {
-      if constexpr (Spec::kStages == 1) {
-        load_keys(n_block - 1, 0);
-      } else {
-        load_values(n_block - 1, stage ^ 1);
-      }
-    }
+    if (n_block > n_block_min) load_keys(n_block - 1);
     cp_async_commit();
     change_scores(n_block * Spec::kTileN + warp_key, masked);
-    softmax.update(s, o, p.softmax_scale_log2, [this](float (&larger)[kRowTiles][2]) { join_maxima(larger); });
+    softmax.update(s, o, p.softmax_scale_log2,
+                   [this](float (&larger)[kRowTiles][2]) { join_maxima(larger); });
     share_probabilities();
-    value_product(stage);
-    if constexpr (Spec::kStages == 2) stage ^= 1;
+    value_product();
   }
 
   ONEPASS_DEVICE void run(char* shared) {
     if (!take_work()) return;
     load_queries();  // wanted in any case but for an empty range of keys, and first of all
-    cp_async_commit();
     k_base = key_base(p.k);
     v_base = key_base(p.v);
-    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right, seq.seqlen_q,
-                                  seq.seqlen_k);
+    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
+                                  seq.seqlen_q, seq.seqlen_k);
     band_lower = static_cast<int>(max_index(band.lower, -kMostKeys));
     band_upper = static_cast<int>(min_index(max_index(band.upper, -kMostKeys), kMostKeys));
     const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q * pack());
@@ -448,7 +422,8 @@ struct ForwardSm80 {
     key_end = static_cast<int>(keys.end);
     const TileRange range = tile_range(band, seq.seqlen_k, query_begin, query_end, Spec::kTileN);
     int n_block_min = static_cast<int>(range.n_block_min), n_block_max = static_cast<int>(range.n_block_max);
-    int full_min = static_cast<int>(range.n_block_full_min), full_max = static_cast<int>(range.n_block_full_max);
+    int full_min = static_cast<int>(range.n_block_full_min);
+    int full_max = static_cast<int>(range.n_block_full_max);
     if constexpr (Spec::kSplit) {
       const int blocks = p.num_splits.quotient(n_block_max - n_block_min + p.num_splits.divisor - 1);
       const int begin = min(n_block_max, n_block_min + split_idx * blocks);
@@ -466,24 +441,12 @@ struct ForwardSm80 {
         for (int e = 0; e < 4; ++e) o[t][n][e] = 0.0f;
       }
     }
-    if (n_block_max > n_block_min) {
-      load_keys(n_block_max - 1, 0);
-      cp_async_commit();
-      if constexpr (Spec::kStages == 2) {
-        load_values(n_block_max - 1, 0);
-        cp_async_commit();
-        cp_async_wait<1>();
-      } else {
-        cp_async_wait<0>();
-      }
-      __syncthreads();
-      keep_queries();
-      int stage = 0;
-      for (int n_block = n_block_max - 1; n_block >= n_block_min; --n_block) {
-        step(n_block, n_block_min, n_block < full_min || n_block >= full_max, stage);
-      }
+    if (n_block_max > n_block_min) load_keys(n_block_max - 1);
+    cp_async_commit();
+    for (int n_block = n_block_max - 1; n_block >= n_block_min; --n_block) {
+      step(n_block, n_block_min, n_block < full_min || n_block >= full_max);
     }
-    cp_async_wait<0>();
+    cp_async_wait<0>();  // Q where there were no keys
     store(shared);
   }
 
@@ -532,11 +495,12 @@ struct ForwardSm80 {
             p.lse[batch_idx * p.lse_batch_stride + head_of(row) * p.lse_head_stride +
                   (seq.q_row0 + query_of(row)) * p.lse_row_stride] = result.lse;
           }
-          const int first = offset_of<RowV>(accumulator_place(lane, 2 * r)) + (warp_row + 16 * t) * kPitchV + 2 * warp_column;
+          const int first = offset_of<RowV>(accumulator_place(lane, 2 * r)) + (warp_row + 16 * t) * kPitchV +
+                            2 * warp_column;
 #pragma unroll
           for (int n = 0; n < kOutTiles; ++n) {
-            *reinterpret_cast<Uint32*>(shared + RowV::along(first, 16 * n)) =
-                ElementTraits<Element>::pack(o[t][n][2 * r] * result.factor, o[t][n][2 * r + 1] * result.factor);
+            *reinterpret_cast<Uint32*>(shared + RowV::along(first, 16 * n)) = ElementTraits<Element>::pack(
+                o[t][n][2 * r] * result.factor, o[t][n][2 * r + 1] * result.factor);
           }
         }
       }
@@ -551,8 +515,8 @@ struct ForwardSm80 {
     }
   }
 
-  /// A warp's rows from shared to global memory, in pieces of kStoreBytes. Warps that share rows take turns. Pieces
-  /// are read some at a time, ahead of the writes that wait for them.
+  /// A warp's rows from shared to global memory, in pieces of kStoreBytes. Warps that share rows take turns.
+  /// Pieces are read some at a time, ahead of the writes that wait for them.
   ONEPASS_DEVICE void store_rows(const char* shared) const {
     using Piece = typename PieceOf<Spec::kStoreBytes>::Type;
     constexpr int kPieces = Spec::kHeadDimV * 2 / Spec::kStoreBytes;  // of a row
@@ -562,7 +526,8 @@ struct ForwardSm80 {
     const int row_limit = min(kWarpRows, seq.seqlen_q * pack() - row0 - warp_row);
     unsigned short* const base = static_cast<unsigned short*>(p.o.data);
 #pragma unroll 2
-    for (int first = warp % kColumnGroups * 32 + lane; first < kWarpRows * kPieces; first += kAtOnce * kLanes) {
+    for (int first = warp % kColumnGroups * 32 + lane; first < kWarpRows * kPieces;
+         first += kAtOnce * kLanes) {
       Piece pieces[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -573,7 +538,8 @@ struct ForwardSm80 {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int idx = first + i * kLanes, row = idx / kPieces;
-        char* out = reinterpret_cast<char*>(base + row_offset(p.o, row0 + warp_row + row)) + idx % kPieces * Spec::kStoreBytes;
+        char* out = reinterpret_cast<char*>(base + row_offset(p.o, row0 + warp_row + row)) +
+                    idx % kPieces * Spec::kStoreBytes;
         if (row < row_limit) store_global(out, pieces[i]);
       }
     }
