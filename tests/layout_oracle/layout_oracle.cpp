@@ -1,11 +1,14 @@
-// The kernels' fragment maps (kernels/ptx/fragment_maps.h) against CuTe's layouts, element by element, on the
-// CPU. CuTe is an oracle here and nothing else: no kernel and no library of ours includes it.
+// The kernels' fragment maps (kernels/ptx/fragment_maps.h) and swizzled rows (kernels/common/shared_row.h)
+// against CuTe's layouts, element by element, on the CPU. CuTe is an oracle here and nothing else: no kernel
+// and no library of ours includes it.
 #include <gtest/gtest.h>
 
 #include <cute/atom/copy_traits_sm75.hpp>
 #include <cute/atom/mma_traits_sm80.hpp>
 #include <cute/layout.hpp>
+#include <cute/swizzle.hpp>
 
+#include "backends/cuda/kernels/common/shared_row.h"
 #include "backends/cuda/kernels/ptx/fragment_maps.h"
 
 namespace onepass::cuda {
@@ -133,6 +136,26 @@ TEST(layout_oracle, transposing_ldmatrix_of_values_gives_operand_b_of_two_tiles)
       }
     }
   }
+}
+
+/// Rows of 128 bytes << kShift: bits 4 to 6 of an offset are exclusive-or'ed with the row's lowest three.
+template <int kShift>
+void expect_cutes_swizzle() {
+  using Row = SharedRow<64 << kShift>;
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < Row::kPitch; ++column) {
+      const int plain = row * Row::kPitch + column;
+      EXPECT_EQ(Row::offset(row, column), (cute::Swizzle<3, 4, 3 + kShift>::apply(plain)))
+          << row << " " << column;
+    }
+  }
+}
+
+TEST(layout_oracle, rows_of_whole_lines_are_swizzled_as_cute_does) {
+  expect_cutes_swizzle<0>();
+  expect_cutes_swizzle<1>();
+  expect_cutes_swizzle<2>();
+  expect_cutes_swizzle<3>();
 }
 
 }  // namespace
