@@ -409,6 +409,7 @@ struct ForwardSm80 {
   ONEPASS_DEVICE void run(char* shared) {
     if (!take_work()) return;
     load_queries();  // wanted in any case but for an empty range of keys, and first of all
+    cp_async_commit();
     k_base = key_base(p.k);
     v_base = key_base(p.v);
     const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
@@ -441,10 +442,12 @@ struct ForwardSm80 {
         for (int e = 0; e < 4; ++e) o[t][n][e] = 0.0f;
       }
     }
-    if (n_block_max > n_block_min) load_keys(n_block_max - 1);
-    cp_async_commit();
-    for (int n_block = n_block_max - 1; n_block >= n_block_min; --n_block) {
-      step(n_block, n_block_min, n_block < full_min || n_block >= full_max);
+    if (n_block_max > n_block_min) {
+      load_keys(n_block_max - 1);
+      cp_async_commit();
+      for (int n_block = n_block_max - 1; n_block >= n_block_min; --n_block) {
+        step(n_block, n_block_min, n_block < full_min || n_block >= full_max);
+      }
     }
     cp_async_wait<0>();  // Q where there were no keys
     store(shared);
