@@ -5,6 +5,7 @@
 #include <array>
 
 #include "dispatch/heuristics_sm80.h"
+#include "dispatch/heuristics_sm90.h"
 #include "plan/cpu_plan.h"
 #include "plan/cuda_plan.h"
 
@@ -29,6 +30,12 @@ std::optional<std::string> decline_sm80(const AttentionProblem& problem, const D
   return decline_sm80_forward(problem, device);
 }
 
+std::optional<std::string> decline_sm90(const AttentionProblem& problem, const DeviceInfo& device,
+                                        const PlanRequest& request) {
+  if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
+  return decline_sm90_forward(problem, device, request.num_splits);
+}
+
 std::optional<std::string> decline_cpu_simd(const AttentionProblem& problem, const DeviceInfo& device,
                                             const PlanRequest& request) {
   if (request.backend == Backend::Reference || request.backend == Backend::Cuda) return asked_for(request);
@@ -43,7 +50,8 @@ std::optional<std::string> decline_cpu_reference(const AttentionProblem& problem
   return cpu_only(problem, device);
 }
 
-constexpr std::array<Implementation, 3> kImplementations = {{
+constexpr std::array<Implementation, 4> kImplementations = {{
+    {"sm90_forward", decline_sm90, lay_out_sm90_forward},
     {"sm80_forward", decline_sm80, lay_out_sm80_forward},
     {"cpu_simd", decline_cpu_simd, lay_out_cpu_simd},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},

@@ -35,18 +35,24 @@ struct HeadDims {
 constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
 constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
+constexpr HeadDims kSmallDims[] = {{64, 64}};
 constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
 
 constexpr DType kBothTypes[] = {DType::BF16, DType::F16};
 constexpr DType kBf16[] = {DType::BF16};
 
 constexpr SequenceLayout kBothLayouts[] = {SequenceLayout::Dense, SequenceLayout::Paged};
+constexpr SequenceLayout kDense[] = {SequenceLayout::Dense};
 constexpr SequenceLayout kPaged[] = {SequenceLayout::Paged};
 
-/// What an engine does all day. Each row costs a kernel for every dtype, head_dim, layout and target, about a
-/// second of one core and 15 kB; together they keep to 10 MB and to what two cores build in five minutes.
+enum class Mask { None, Causal, Window };
+
+/// What an engine does all day. Each row costs a kernel for every dtype, head_dim, layout and target unless
+/// the rows above name the same, about a second of one core and 15 kB; together they keep to 10 MB and to
+/// what two cores build in five minutes.
 struct Work {
   std::int64_t batch, num_heads_q, num_heads_k, seqlen_q, seqlen_k;
+  Mask mask;
   double softcap;
   std::span<const DType> dtypes;
   std::span<const HeadDims> head_dims;
@@ -54,19 +60,24 @@ struct Work {
 };
 constexpr Work kWork[] = {
     // prefill; its second row for softcap, ALiBi and bias alike
-    {4, 32, 32, 4096, 4096, 0, kBothTypes, kPrefillDims, kBothLayouts},
-    {4, 32, 32, 4096, 4096, 50, kBf16, kTermsDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, Mask::Causal, 0, kBothTypes, kPrefillDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, Mask::Causal, 50, kBf16, kTermsDims, kBothLayouts},
+    // the same for kernels that are written for one mask (sm90_forward), and those of short prompts
+    {4, 32, 32, 4096, 4096, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
+    {4, 32, 32, 4096, 4096, Mask::Window, 0, kBothTypes, kPrefillDims, kDense},
+    {16, 32, 32, 1024, 1024, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
+    {16, 32, 32, 1024, 1024, Mask::Window, 0, kBothTypes, kSmallDims, kDense},
     // decode with grouped heads: many sequences, one long sequence
-    {256, 32, 8, 1, 1024, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {1, 32, 8, 1, 32768, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {256, 32, 8, 1, 1024, 50, kBf16, kTermsDims, kPaged},
-    {1, 32, 8, 1, 32768, 50, kBf16, kTermsDims, kPaged},
+    {256, 32, 8, 1, 1024, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {1, 32, 8, 1, 32768, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {256, 32, 8, 1, 1024, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
+    {1, 32, 8, 1, 32768, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     // decode with as many key heads as query heads
-    {256, 32, 32, 1, 1024, 0, kBothTypes, kUsualDims, kBothLayouts},
-    {1, 32, 32, 1, 32768, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {256, 32, 32, 1, 1024, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {1, 32, 32, 1, 32768, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     // a few new tokens each: speculation, short prompts
-    {256, 32, 2, 16, 1024, 0, kBothTypes, kUsualDims, kPaged},
-    {1, 32, 2, 16, 32768, 0, kBothTypes, kUsualDims, kPaged},
+    {256, 32, 2, 16, 1024, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
+    {1, 32, 2, 16, 32768, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
 };
 
 DeviceInfo invent(const Target& target) {
@@ -77,6 +88,11 @@ DeviceInfo invent(const Target& target) {
   device.num_processors = 128;
   device.shared_bytes_per_block = target.shared_kib * 1024;
   return device;
+}
+
+/// [batch, rows, num_heads, head_dim] in order; rows = 0 for packed rows.
+TensorStrides contiguous(std::int64_t rows, std::int64_t num_heads, std::int64_t head_dim) {
+  return {.batch = rows * num_heads * head_dim, .row = num_heads * head_dim, .head = head_dim, .dim = 1};
 }
 
 AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, SequenceLayout k_layout) {
@@ -99,10 +115,16 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
     p.num_pages = work.batch * p.max_pages_per_sequence;
   }
   p.softcap = work.softcap;
-  p.causal = Causal::BottomRight;
+  if (work.mask == Mask::Causal) p.causal = Causal::BottomRight;
+  if (work.mask == Mask::Window) p.window_left = p.window_right = work.seqlen_k / 8;
   p.softmax_scale = 1 / std::sqrt(static_cast<double>(dims.qk));
   p.has_lse = true;
-  return p;  // strides of 0 are aligned for the widest pieces
+  const std::int64_t k_rows = k_layout == SequenceLayout::Paged ? p.page_size : p.seqlen_k;
+  p.q = contiguous(0, work.num_heads_q, dims.qk);
+  p.k = contiguous(k_rows, work.num_heads_k, dims.qk);
+  p.v = contiguous(k_rows, work.num_heads_k, dims.v);
+  p.out = contiguous(0, work.num_heads_q, dims.v);
+  return p;
 }
 
 class Collection {

@@ -1,6 +1,7 @@
 #include "plan/cuda_plan.h"
 
 #include "dispatch/heuristics_sm80.h"
+#include "dispatch/heuristics_sm90.h"
 #include "plan/planned_kernel.h"
 #include "plan/workspace.h"
 
@@ -47,9 +48,24 @@ void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
   add_split_pieces(plan);
 }
 
+void lay_out_sm90_forward(Plan& plan, const PlanRequest& /*request*/) {
+  const AttentionProblem& problem = *plan.problem;
+  const Sm90ForwardConfig config = choose_sm90_forward(problem, plan.device);
+  plan.tile_m = config.forward.tile_m;
+  plan.tile_n = config.forward.tile_n;
+  plan.num_threads = num_threads(config.forward);
+  if (has_unowned_rows(problem)) {
+    add_step(plan, row_kernel(KernelFamily::FillRows, config.forward), ceil_div(problem.total_q, kRowWarps));
+  }
+  add_step(plan, config.forward, config.grid);
+  if (config.forward.ticket && config.grid > 0)
+    add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
+}
+
 const KernelSpec* forward_kernel(const Plan& plan) {
   for (const PlanStep& step : plan.steps) {
-    if (step.gpu_kernel->spec.family == KernelFamily::Sm80Forward) return &step.gpu_kernel->spec;
+    const KernelSpec& spec = step.gpu_kernel->spec;
+    if (spec.family == KernelFamily::Sm80Forward || spec.family == KernelFamily::Sm90Forward) return &spec;
   }
   return nullptr;
 }

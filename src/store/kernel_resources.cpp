@@ -26,8 +26,9 @@ int largest_before(std::string_view log, std::string_view words) {
 KernelResources read_resources(std::string_view log) {
   return {.registers = largest_before(log, " registers"),
           .local_bytes = largest_before(log, " bytes stack frame"),
-          .spilled_bytes = std::max(largest_before(log, " bytes spill stores"),
-                                    largest_before(log, " bytes spill loads"))};
+          .spilled_bytes =
+              std::max(largest_before(log, " bytes spill stores"), largest_before(log, " bytes spill loads")),
+          .serialized = log.find("wgmma.mma_async instructions are serialized") != std::string_view::npos};
 }
 
 int register_budget(const KernelSpec& spec) {
@@ -44,6 +45,7 @@ std::optional<std::string> over_budget(const KernelSpec& spec, const KernelResou
     return fmt::format("{} bytes of local memory, {} spilled; none are allowed", resources.local_bytes,
                        resources.spilled_bytes);
   }
+  if (resources.serialized) return "the compiler made each wgmma wait for the one before";
   if (resources.registers > register_budget(spec)) {
     return fmt::format("{} registers; {} are allowed", resources.registers, register_budget(spec));
   }

@@ -13,6 +13,8 @@ struct KernelResources {
   int registers = 0;    // of a thread
   int local_bytes = 0;  // stack of a thread: arrays and spilled registers, slow memory that no kernel may use
   int spilled_bytes = 0;  // stored and loaded again
+  bool serialized =
+      false;  // wgmma products wait for each other, because the compiler could not tell their registers apart
 
   bool operator==(const KernelResources&) const = default;
 };

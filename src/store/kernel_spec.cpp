@@ -8,16 +8,17 @@
 #include <utility>
 
 #include "backends/cuda/kernels/common/shared_row.h"
+#include "backends/cuda/kernels/sm90/layout.h"
 #include "support/message.h"
 
 namespace onepass {
 namespace {
 
 constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
-    {KernelFamily::Sm80Forward, "sm80_forward"}, {KernelFamily::MergeSplits, "merge_splits"},
-    {KernelFamily::FillRows, "fill_rows"},       {KernelFamily::MergeStates, "merge_states"},
-    {KernelFamily::NaiveScores, "naive_scores"}, {KernelFamily::NaiveSoftmax, "naive_softmax"},
-    {KernelFamily::NaiveValues, "naive_values"},
+    {KernelFamily::Sm80Forward, "sm80_forward"},   {KernelFamily::Sm90Forward, "sm90_forward"},
+    {KernelFamily::MergeSplits, "merge_splits"},   {KernelFamily::FillRows, "fill_rows"},
+    {KernelFamily::MergeStates, "merge_states"},   {KernelFamily::NaiveScores, "naive_scores"},
+    {KernelFamily::NaiveSoftmax, "naive_softmax"}, {KernelFamily::NaiveValues, "naive_values"},
 };
 constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
 
@@ -37,10 +38,10 @@ struct FlagField {
   bool KernelSpec::*member;
 };
 constexpr FlagField kFlags[] = {
-    {"_paged", &KernelSpec::paged},
-    {"_terms", &KernelSpec::score_terms},
-    {"_pack", &KernelSpec::pack_gqa},
-    {"_split", &KernelSpec::split},
+    {"_paged", &KernelSpec::paged},         {"_terms", &KernelSpec::score_terms},
+    {"_pack", &KernelSpec::pack_gqa},       {"_split", &KernelSpec::split},
+    {"_q2", &KernelSpec::two_query_stages}, {"_end", &KernelSpec::mask_end},
+    {"_begin", &KernelSpec::mask_begin},    {"_ticket", &KernelSpec::ticket},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -124,6 +125,11 @@ KernelSpec parse_kernel_name(std::string_view name) {
 int num_threads(const KernelSpec& spec) { return 32 * spec.num_warps; }
 
 std::size_t shared_bytes(const KernelSpec& spec) {
+  if (spec.family == KernelFamily::Sm90Forward) {
+    return static_cast<std::size_t>(cuda::sm90_shared_bytes(spec.tile_m, spec.tile_n, spec.head_dim,
+                                                            spec.head_dim_v, spec.stages,
+                                                            spec.two_query_stages ? 2 : 1));
+  }
   if (spec.family != KernelFamily::Sm80Forward) return 0;
   const int groups = std::max(1, spec.column_groups);
   const std::int64_t pitch_k = shared_pitch(spec.head_dim, 16);

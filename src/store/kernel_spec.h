@@ -12,6 +12,7 @@ namespace onepass {
 
 enum class KernelFamily {
   Sm80Forward,
+  Sm90Forward,
   MergeSplits,
   FillRows,
   MergeStates,
@@ -36,6 +37,11 @@ struct KernelSpec {
   bool score_terms = false;  // softcap, ALiBi, bias, or a scale that is not positive
   bool pack_gqa = false;     // the query heads of a key head are rows of one tile
   bool split = false;        // part of the keys, f32 partial results
+  // of sm90_forward
+  bool two_query_stages = false;  // Q buffers in shared memory: two instead of one
+  bool mask_end = false;          // causal, or a window to the right: rows end at different keys
+  bool mask_begin = false;        // a window to the left: rows begin at different keys
+  bool ticket = false;            // blocks draw their tiles, longest first
 
   bool operator==(const KernelSpec&) const = default;
 };

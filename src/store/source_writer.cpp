@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "store/hash.h"
+#include "store/wgmma_text.h"
 
 namespace onepass {
 namespace {
@@ -16,6 +17,7 @@ struct FamilyText {
 
 constexpr FamilyText kTexts[] = {
     {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80", "ForwardParams"},
+    {KernelFamily::Sm90Forward, "sm90/forward.cuh", "ForwardSm90", "Sm90ForwardParams"},
     {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
@@ -33,6 +35,23 @@ const FamilyText& text_of(KernelFamily family) {
 
 std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : "Bf16"; }
 
+/// Members of Spec that only this family's text asks for.
+std::string sm90_members(const KernelSpec& spec) {
+  return fmt::format(R"(
+  static constexpr int kQueryStages = {query_stages};
+  static constexpr bool kMaskEnd = {mask_end}, kMaskBegin = {mask_begin}, kTicket = {ticket};
+{score}{value})",
+                     fmt::arg("query_stages", spec.two_query_stages ? 2 : 1),
+                     fmt::arg("mask_end", spec.mask_end), fmt::arg("mask_begin", spec.mask_begin),
+                     fmt::arg("ticket", spec.ticket),
+                     fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n)),
+                     fmt::arg("value", wgmma_from_registers("value_product", spec.dtype, spec.head_dim_v)));
+}
+
+std::string family_members(const KernelSpec& spec) {
+  return spec.family == KernelFamily::Sm90Forward ? sm90_members(spec) : std::string();
+}
+
 }  // namespace
 
 std::string write_source(const KernelSpec& spec) {
@@ -48,7 +67,7 @@ struct Spec {{
   static constexpr int kColumnGroups = {column_groups}, kStages = {stages};
   static constexpr int kLoadBytes = {load_bytes}, kStoreBytes = {store_bytes};
   static constexpr bool kPaged = {paged}, kScoreTerms = {score_terms}, kSplit = {split};
-  static constexpr bool kPackGqa = {pack_gqa};
+  static constexpr bool kPackGqa = {pack_gqa};{members}
 }};
 static_assert({type}<Spec>::kThreads == {threads}, "the host launches this many threads");
 static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much shared memory");
@@ -56,7 +75,7 @@ static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much 
 
 extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
     {name}(const __grid_constant__ onepass::cuda::{params} params) {{
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   onepass::cuda::{type}<onepass::cuda::Spec>(params, shared).run(shared);
 }}
 )",
@@ -68,7 +87,8 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
       fmt::arg("paged", spec.paged), fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
       fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("type", text.type), fmt::arg("params", text.params),
       fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
-      fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)));
+      fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)),
+      fmt::arg("members", family_members(spec)));
 }
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {

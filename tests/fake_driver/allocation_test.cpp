@@ -24,15 +24,16 @@ namespace {
 
 TEST_F(GpuRun, a_kept_plan_allocates_nothing) {
   const ForwardArguments args = tensors_on(0);
-  const Plan kept = plan_with_splits(2);
-  const std::span<std::byte> workspace = workspace_for(kept);
-  run(kept, args, workspace);
-  log().clear();
-  const int before = num_allocations;
-  EXPECT_GT(before, 0) << "planning allocates, so nothing is counted";
-  run(kept, args, workspace);
-  EXPECT_EQ(num_allocations - before, 0);
-  EXPECT_EQ(log().launches.size(), 2u);
+  for (const Plan& kept : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan()}) {
+    const std::span<std::byte> workspace = workspace_for(kept);
+    run(kept, args, workspace);
+    log().clear();
+    const int before = num_allocations;
+    EXPECT_GT(before, 0) << "planning allocates, so nothing is counted";
+    run(kept, args, workspace);
+    EXPECT_EQ(num_allocations - before, 0) << kept.steps[0].kernel;
+    EXPECT_EQ(log().launches.size(), kept.steps.size());
+  }
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ extern "C" {
 
 CUresult cuInit(unsigned) { return 0; }
 CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = ONEPASS_FAKE_IS_OLD ? 11080 : 13000;
   return 0;
 }
 CUresult cuGetErrorName(CUresult, const char** name) {
@@ -214,12 +214,26 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         CUstream stream, void** params, void**) {
   note("cuLaunchKernel");
   if (function->device_idx != current_device()) return kInvalidHandle;
-  Launch launch{&function->name, current_device(), grid_x, block_x, shared_bytes, stream, {}};
-  if (params[0] != nullptr) std::memcpy(&launch.params, params[0], sizeof(launch.params));
+  Launch launch{&function->name, current_device(), grid_x, block_x, shared_bytes, stream, {}, {}};
+  if (function->name.starts_with("sm90_forward")) {
+    std::memcpy(&launch.sm90, params[0], sizeof(launch.sm90));
+    launch.params = launch.sm90.forward;
+  } else {
+    std::memcpy(&launch.params, params[0], sizeof(launch.params));
+  }
   const std::lock_guard lock(shared.mutex);
   log().launches.push_back(launch);
   return grid_y * grid_z * block_y * block_z == 1 ? 0 : kInvalidValue;
 }
+#if !ONEPASS_FAKE_IS_OLD
+CUresult cuTensorMapEncodeTiled(void* map, int, unsigned, void* address, const std::uint64_t*,
+                                const std::uint64_t*, const unsigned*, const unsigned*, int, int, int, int) {
+  note("cuTensorMapEncodeTiled");
+  std::memset(map, kMapFill, sizeof(cuda::TensorMap));
+  std::memcpy(map, &address, sizeof(address));
+  return 0;
+}
+#endif
 CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   if (current.empty()) return kInvalidContext;
   *address = allocate(bytes, current_device());

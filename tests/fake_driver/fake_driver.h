@@ -1,6 +1,6 @@
 // A libcuda.so.1 for programs that link it: the loader has it in memory when the library asks for that
 // name. It has two GPUs whose memory is host memory, loads every image, keeps what is launched and runs
-// nothing.
+// nothing. A tensor map of it is the tensor's address and bytes of kMapFill.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,15 @@
 namespace onepass::fake {
 
 inline constexpr int kNumDevices = 2;
+inline constexpr unsigned char kMapFill = 0x5a;
 
 struct Launch {
   const std::string* kernel;  // its name
   int device_idx;             // of the current context
   unsigned grid, threads, shared_bytes;
   void* stream;
-  cuda::ForwardParams params;  // what every kernel of a plan takes first
+  cuda::ForwardParams params;    // what every kernel of a plan takes
+  cuda::Sm90ForwardParams sm90;  // and of sm90_forward, what is around it
 };
 
 /// What the driver was asked since the last clear().

@@ -31,6 +31,12 @@ inline ForwardArguments tensors_on(int device_idx) {
   return args;
 }
 
+/// One step of each family for attention; the fake GPUs are of compute capability 9.0.
+inline Plan sm80_plan() { return plan(tensors_on(0), {.softcap = 30}); }
+inline Plan sm90_plan() { return plan(tensors_on(0)); }
+/// One step of sm90_forward with a workspace.
+inline Plan ticket_plan() { return plan(tensors_on(0), {.causal = Causal::BottomRight}); }
+/// A step of sm80_forward and one that merges.
 inline Plan plan_with_splits(int num_splits) { return plan(tensors_on(0), {.num_splits = num_splits}); }
 
 class GpuRun : public ::testing::Test {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <thread>
@@ -26,8 +27,8 @@ class BundleOfFakes : public ::testing::Environment {
  public:
   void SetUp() override {
     std::set<std::string> names;
-    for (const int num_splits : {1, 2}) {
-      for (const PlanStep& step : plan_with_splits(num_splits).steps) names.insert(step.kernel);
+    for (const Plan& plan : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan()}) {
+      for (const PlanStep& step : plan.steps) names.insert(step.kernel);
     }
     std::vector<KernelImage> images;
     for (const std::string& name : names) {
@@ -47,7 +48,8 @@ const ::testing::Environment* const kBundle = ::testing::AddGlobalTestEnvironmen
 
 TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
   const ForwardArguments args = tensors_on(0);
-  const Plan kept = plan(args);
+  const Plan kept = sm80_plan();
+  ASSERT_EQ(kept.implementation, "sm80_forward");
   run(kept, args, {});
   const cuda::ContextScope current(*cuda::Driver::instance(), 0);
   log().clear();
@@ -56,6 +58,48 @@ TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
                                        StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
                                        StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
                                        StrEq("cuLaunchKernel")));
+}
+
+TEST_F(GpuRun, sm90_forward_asks_for_three_tensor_maps_besides) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan kept = sm90_plan();
+  ASSERT_EQ(kept.implementation, "sm90_forward");
+  run(kept, args, {});
+  const cuda::ContextScope current(*cuda::Driver::instance(), 0);
+  log().clear();
+  run(kept, args, {});
+  EXPECT_THAT(log().calls, ElementsAre(StrEq("cuCtxGetCurrent"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
+                                       StrEq("cuTensorMapEncodeTiled"), StrEq("cuTensorMapEncodeTiled"),
+                                       StrEq("cuTensorMapEncodeTiled"), StrEq("cuLaunchKernel")));
+}
+
+TEST_F(GpuRun, sm90_forward_takes_its_maps_the_order_of_tiles_and_a_ticket_of_this_launch) {
+  const ForwardArguments args = tensors_on(0);
+  const Plan kept = ticket_plan();
+  const std::span<std::byte> workspace = workspace_for(kept);
+  log().clear();
+  run(kept, args, workspace);
+  run(kept, args, workspace);
+  ASSERT_EQ(log().launches.size(), 2u);
+  const cuda::Sm90ForwardParams& first = log().launches[0].sm90;
+  const std::pair<const cuda::TensorMap*, const TensorView*> maps[] = {
+      {&first.q, &args.q}, {&first.k, &args.k}, {&first.v, &args.v}};
+  for (const auto& [map, view] : maps) {
+    void* address = nullptr;
+    std::memcpy(&address, map->opaque, sizeof(address));
+    EXPECT_EQ(address, view->data);
+    EXPECT_EQ(map->opaque[sizeof(map->opaque) - 1], kMapFill);
+  }
+  EXPECT_EQ(first.forward.o.data, args.out.data);
+  EXPECT_EQ(static_cast<void*>(first.ticket), workspace.data());
+  EXPECT_EQ(first.num_tiles, kBatch * kHeads);  // 96 rows are one tile
+  EXPECT_EQ(first.head_group.divisor, kBatch * kHeads);
+  EXPECT_EQ(first.group_tiles.divisor, kBatch * kHeads);
+  EXPECT_NE(first.launch_id, 0u);
+  EXPECT_NE(log().launches[1].sm90.launch_id, 0u);
+  EXPECT_NE(log().launches[1].sm90.launch_id, first.launch_id);
 }
 
 TEST_F(GpuRun, a_context_of_another_device_is_current_again_afterwards) {

@@ -7,16 +7,7 @@
 namespace onepass {
 namespace {
 
-using testing::dense_problem;
-
-/// Row-major bf16 tensors [B, S, H, D].
-AttentionProblem bf16_problem(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_k,
-                              std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim) {
-  AttentionProblem problem = dense_problem(batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim);
-  problem.q = problem.out = {seqlen_q * heads_q * head_dim, heads_q * head_dim, head_dim, 1};
-  problem.k = problem.v = {seqlen_k * heads_k * head_dim, heads_k * head_dim, head_dim, 1};
-  return problem;
-}
+using testing::bf16_problem;
 
 std::string name_on(const char* device, const AttentionProblem& problem) {
   return kernel_name(choose_sm80_forward(problem, *find_device(device), 0).forward);

@@ -7,6 +7,7 @@
 namespace onepass {
 namespace {
 
+using testing::bf16_problem;
 using testing::dense_problem;
 using ::testing::HasSubstr;
 using testing::invented_cpu;
@@ -24,15 +25,18 @@ std::string message_of_not_supported(const AttentionProblem& problem, const Plan
 TEST(implementations, are_asked_fastest_first) {
   std::vector<std::string> names;
   for (const Implementation& implementation : implementations()) names.push_back(implementation.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"sm80_forward", "cpu_simd", "cpu_reference"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"sm90_forward", "sm80_forward", "cpu_simd", "cpu_reference"}));
 }
 
 TEST(implementations, auto_on_a_cpu_takes_simd_and_says_why_not_cuda) {
   const Plan plan = make_plan("plan", dense_problem(1, 2, 1, 8, 8, 64), {}, invented_cpu(2));
   EXPECT_EQ(plan.implementation, "cpu_simd");
-  ASSERT_EQ(plan.declines.size(), 1u);
-  EXPECT_EQ(plan.declines[0].implementation, "sm80_forward");
-  EXPECT_EQ(plan.declines[0].reason, "runs on an NVIDIA GPU, and the device is a CPU");
+  ASSERT_EQ(plan.declines.size(), 2u);
+  EXPECT_EQ(plan.declines[0].implementation, "sm90_forward");
+  EXPECT_EQ(plan.declines[1].implementation, "sm80_forward");
+  for (const Decline& decline : plan.declines) {
+    EXPECT_EQ(decline.reason, "runs on an NVIDIA GPU, and the device is a CPU");
+  }
 }
 
 TEST(implementations, reference_runs_only_when_asked_for) {
@@ -41,8 +45,8 @@ TEST(implementations, reference_runs_only_when_asked_for) {
             "cpu_simd");
   const Plan plan = make_plan("plan", problem, {.backend = Backend::Reference}, invented_cpu(2));
   EXPECT_EQ(plan.implementation, "cpu_reference");
-  ASSERT_EQ(plan.declines.size(), 2u);
-  EXPECT_EQ(plan.declines[1].reason, "backend 'reference' was asked for");
+  ASSERT_EQ(plan.declines.size(), 3u);
+  for (const Decline& decline : plan.declines) EXPECT_EQ(decline.reason, "backend 'reference' was asked for");
 }
 
 TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
@@ -50,6 +54,7 @@ TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
   problem.q_dtype = problem.kv_dtype = DType::F32;
   const std::string message = message_of_not_supported(problem, {}, *find_device("h200"));
   EXPECT_THAT(message, HasSubstr("plan: no implementation on h200 takes " + to_string(problem)));
+  EXPECT_THAT(message, HasSubstr("sm90_forward declines (takes f16 and bf16, and q is f32)"));
   EXPECT_THAT(message, HasSubstr("sm80_forward declines (takes f16 and bf16, and q is f32)"));
   EXPECT_THAT(message, HasSubstr("cpu_simd declines (runs on a CPU, and the device is h200)"));
   EXPECT_THAT(message, HasSubstr("cpu_reference declines (runs only when backend 'reference' is asked for"));
@@ -57,9 +62,33 @@ TEST(implementations, a_gpu_gets_an_error_with_the_problem_and_every_reason) {
   EXPECT_THAT(message, HasSubstr("\n  Fix: "));
 }
 
+TEST(implementations, hopper_prefill_goes_to_sm90_forward_and_the_rest_to_sm80_forward_with_the_reason) {
+  const DeviceInfo h200 = *find_device("h200");
+  const AttentionProblem prefill = bf16_problem(2, 32, 4, 512, 512, 128);
+  EXPECT_EQ(make_plan("plan", prefill, {}, h200).implementation, "sm90_forward");
+  EXPECT_EQ(make_plan("plan", prefill, {}, *find_device("a100")).implementation, "sm80_forward");
+
+  AttentionProblem softcap = prefill, paged = prefill, decode = prefill;
+  softcap.softcap = 50;
+  paged.k_layout = SequenceLayout::Paged;
+  decode.seqlen_q = 1;
+  const std::pair<AttentionProblem, std::string> others[] = {
+      {softcap, "takes no softcap"},
+      {paged, "takes no paged keys"},
+      {decode, "is for 64 query rows and more, and there are 1"}};
+  for (const auto& [problem, reason] : others) {
+    const Plan plan = make_plan("plan", problem, {}, h200);
+    EXPECT_EQ(plan.implementation, "sm80_forward");
+    ASSERT_EQ(plan.declines.size(), 1u);
+    EXPECT_EQ(plan.declines[0].implementation, "sm90_forward");
+    EXPECT_EQ(plan.declines[0].reason, reason);
+  }
+}
+
 TEST(implementations, asking_for_cuda_on_a_cpu_names_what_was_asked) {
   const std::string message =
       message_of_not_supported(dense_problem(1, 1, 1, 4, 4, 8), {.backend = Backend::Cuda}, invented_cpu(2));
+  EXPECT_THAT(message, HasSubstr("sm90_forward declines (runs on an NVIDIA GPU, and the device is a CPU)"));
   EXPECT_THAT(message, HasSubstr("sm80_forward declines (runs on an NVIDIA GPU, and the device is a CPU)"));
   EXPECT_THAT(message, HasSubstr("cpu_simd declines (backend 'cuda' was asked for)"));
 }

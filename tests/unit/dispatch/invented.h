@@ -27,6 +27,15 @@ inline AttentionProblem dense_problem(std::int64_t batch, std::int64_t heads_q, 
   return p;
 }
 
+/// Row-major bf16 tensors [B, S, H, D].
+inline AttentionProblem bf16_problem(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_k,
+                                     std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim) {
+  AttentionProblem problem = dense_problem(batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim);
+  problem.q = problem.out = {seqlen_q * heads_q * head_dim, heads_q * head_dim, head_dim, 1};
+  problem.k = problem.v = {seqlen_k * heads_k * head_dim, heads_k * head_dim, head_dim, 1};
+  return problem;
+}
+
 /// Packed queries and keys: `batch` sequences of at most seqlen_q, seqlen_k rows.
 inline AttentionProblem packed_problem(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_k,
                                        std::int64_t seqlen_q, std::int64_t total_q, std::int64_t seqlen_k,

@@ -48,6 +48,7 @@ bool Driver::open(std::string& reason) {
       ONEPASS_LOAD(cuMemcpyDtoH_v2) && ONEPASS_LOAD(cuMemsetD8_v2) && ONEPASS_LOAD(cuStreamSynchronize) &&
       ONEPASS_LOAD(cuEventCreate) && ONEPASS_LOAD(cuEventRecord) && ONEPASS_LOAD(cuEventSynchronize) &&
       ONEPASS_LOAD(cuEventElapsedTime) && ONEPASS_LOAD(cuEventDestroy_v2);
+  (void)ONEPASS_LOAD(cuTensorMapEncodeTiled);  // for sm_90 alone, whose users have newer drivers
 #undef ONEPASS_LOAD
   if (!complete || t.cuDriverGetVersion(&version_) != 0 || version_ < kOldestDriver) {
     reason = fmt::format("the NVIDIA driver is too old (CUDA {}.{}; 11.2 is needed)", version_ / 1000,

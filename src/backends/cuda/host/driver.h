@@ -78,6 +78,10 @@ struct DriverTable {
   CUresult (*cuEventSynchronize)(CUevent);
   CUresult (*cuEventElapsedTime)(float* milliseconds, CUevent start, CUevent end);
   CUresult (*cuEventDestroy_v2)(CUevent);
+  CUresult (*cuTensorMapEncodeTiled)(void* map, int type, unsigned rank, void* address,
+                                     const std::uint64_t* extents, const std::uint64_t* strides,
+                                     const unsigned* box, const unsigned* element_strides, int interleave,
+                                     int swizzle, int l2_promotion, int fill);  // null before CUDA 12
 };
 
 // NOLINTEND(readability-identifier-naming)

@@ -6,10 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "backends/cuda/host/forward_params.h"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/sm90_forward.h"
 #include "dispatch/device_info.h"
 #include "plan/cuda_plan.h"
 #include "plan/planned_kernel.h"
@@ -89,6 +91,7 @@ constexpr std::size_t kMostSteps = 3;  // rows of no sequence filled, attention,
 /// What the kernels of one call take. A launch holds addresses of it.
 struct CallParams {
   ForwardParams forward;
+  std::optional<Sm90ForwardParams> sm90;  // for a kernel of that family
 };
 
 struct Launch {
@@ -100,6 +103,7 @@ struct Launch {
 /// anything is launched.
 KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   switch (family) {
+    case KernelFamily::Sm90Forward: return {&params.sm90.value()};
     case KernelFamily::Sm80Forward:
     case KernelFamily::MergeSplits:
     case KernelFamily::FillRows: return {&params.forward};
@@ -122,8 +126,12 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
   check_pointers(driver, args, forward_kernel(plan), device_idx);
   if (!workspace.empty()) check_pointer(driver, "run", "workspace", workspace.data(), device_idx, 64);
 
-  CallParams params{forward_params(plan, args, workspace)};
+  CallParams params{forward_params(plan, args, workspace), std::nullopt};
   params.forward.error_flag = flag;
+  if (const KernelSpec* spec = forward_kernel(plan);
+      spec != nullptr && spec->family == KernelFamily::Sm90Forward) {
+    params.sm90 = sm90_forward_params(driver, plan, *spec, args, workspace, params.forward);
+  }
   std::array<Launch, kMostSteps> launches{};
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const PlannedKernel& kernel = *plan.steps[i].gpu_kernel;

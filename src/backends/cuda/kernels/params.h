@@ -66,6 +66,29 @@ struct ForwardParams {
   float softcap;  // 0: none
 };
 
+/// CUtensorMap: a tensor as the tensor memory accelerator sees it, encoded by the driver.
+struct alignas(64) TensorMap {
+  unsigned char opaque[128];
+};
+
+/// What the sm90 forward kernels are launched with.
+struct Sm90ForwardParams {
+  TensorMap q;  // boxes of 64 columns x tile_m rows
+  TensorMap k;  // boxes of 64 columns x tile_n rows
+  TensorMap v;  // likewise
+  ForwardParams forward;
+  // Next tile to be worked on: launch id in the high word, count in the low one. Any content will do before
+  // the launch.
+  unsigned long long* ticket;  // null: thread blocks take tiles in turn
+  unsigned launch_id;          // differs from launch to launch; not 0
+  int num_tiles;
+  // Heads of all sequences whose tiles follow each other, longest rows first, and the tiles of such a group;
+  // the last group is counted as if it were full.
+  FastDivisor head_group, group_tiles;
+  int draw_early;  // tickets are drawn a tile ahead
+  int unused[3];
+};
+
 /// Element type of a tensor whose kernel takes several.
 enum class FloatType : int { F32 = 0, F16 = 1, Bf16 = 2 };
 
@@ -103,6 +126,7 @@ enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity =
 
 static_assert(sizeof(TensorParams) == 32, "host and device must agree");
 static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
+static_assert(sizeof(Sm90ForwardParams) == 960, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");
 static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 

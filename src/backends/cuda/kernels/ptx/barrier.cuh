@@ -11,4 +11,9 @@ ONEPASS_DEVICE void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
+/// Counts this warp as come and goes on.
+ONEPASS_DEVICE void named_barrier_arrive(int id, int num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+
 }  // namespace onepass::cuda

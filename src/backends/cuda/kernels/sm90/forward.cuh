@@ -1,0 +1,540 @@
+// sm90/forward.cuh - attention forward on Hopper
+//
+// Problem    O = softmax(scale * Q K^T, masked) V and lse; bf16 or f16 in, f32 sums; dense or packed;
+//            head_dim a multiple of 8 up to 256; causal masks and windows; sinks
+// Tile       kTileM query rows x kTileN keys of one query head; a persistent block walks tiles, and in each
+//            its key blocks high to low
+// Roles      warpgroup 0: one thread finds the tiles, another issues the copies of Q, K and V (tensor memory
+//            accelerator). The other kTileM / 64 warpgroups own 64 rows each: S = Q K^T and O += P V by
+//            wgmma, P in registers, the softmax between
+// Pipeline   kStages buffers for K and for V, kQueryStages for Q, each with a full and an empty barrier. A
+//            warpgroup issues Q K^T of block n-1 and P V of block n together and does the softmax of n-1
+//            under P V; warpgroups take turns to issue, so that one's softmax runs under another's products.
+//            The first product of the next tile is issued with the last P V of this one, and O is stored
+//            under it
+// Order      no mask: tiles in turn. Otherwise groups of heads, whose keys stay in L2, longest rows first,
+//            and tiles by a ticket when kTicket
+// Shared     layout.h; Q + stages * (K + V), all in blocks of 64 columns with the 128-byte swizzle
+// Registers  per consumer thread: O head_dim_v / 2, S kTileN / 2, P kTileN / 4; the producer gives its own
+//            away
+// Numerics   sm90/softmax.cuh; keys past the end are zeros in shared memory (V) and -inf in S
+// Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Shah et al. 2024 (arXiv:2407.08608), sections 3.1, 3.2
+#pragma once
+
+#include "common/score.cuh"
+#include "common/sequence.cuh"
+#include "common/tile_range.h"
+#include "params.h"
+#include "ptx/barrier.cuh"
+#include "ptx/global.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/layout.h"
+#include "sm90/softmax.cuh"
+
+namespace onepass::cuda {
+
+/// Position in a ring of kCount buffers, and the parity of its round.
+template <int kCount>
+struct RingPosition {
+  int index = 0, parity = 0;
+  ONEPASS_DEVICE void advance() {
+    if (kCount == 1 || ++index == kCount) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <class Spec>
+struct ForwardSm90 {
+  using Element = typename Spec::Element;
+  static constexpr int kConsumers = Spec::kTileM / 64;  // warpgroups
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kTileN = Spec::kTileN;
+  static constexpr int kStages = Spec::kStages, kQueryStages = Spec::kQueryStages;
+  static constexpr int kDimSteps = (Spec::kHeadDim + 15) / 16;  // k16 steps of Q K^T
+  static constexpr int kKeySteps = kTileN / 16;                 // k16 steps of P V
+  static constexpr int kQueryBytes = sm90_tile_bytes(Spec::kTileM, Spec::kHeadDim);
+  static constexpr int kKeyBytes = sm90_tile_bytes(kTileN, Spec::kHeadDim);
+  static constexpr int kValueBytes = sm90_tile_bytes(kTileN, Spec::kHeadDimV);
+  static constexpr int kSharedBytes =
+      sm90_shared_bytes(Spec::kTileM, kTileN, Spec::kHeadDim, Spec::kHeadDimV, kStages, kQueryStages);
+  static constexpr bool kMasked = Spec::kMaskEnd;  // more than the end of the keys
+  static constexpr bool kMaskBegin = Spec::kMaskBegin;
+  static constexpr Index kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
+  // What setmaxnreg hands out: together the block's share at launch.
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  enum NamedBarrier { kTurn = 1, kWarpgroup = kTurn + kConsumers };  // one for each warpgroup
+
+  static_assert(Spec::kTileM % 64 == 0 && (kConsumers == 2 || kConsumers == 3),
+                "registers are divided for these");
+  static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
+  static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
+  static_assert(kTileN % 16 == 0, "products take 16 keys a step");
+
+  /// One tile: where its rows and keys are.
+  struct Work {
+    int has_rows;  // 0: there is no tile, and none will come
+    int batch_idx, head, row0;
+    Sequence seq;
+    int band_lower, band_upper;  // KeyBand in 32 bits
+    int key_begin, key_end;      // keys that some row sees
+    int n_min, n_max;            // key blocks, one at least
+    int full_min, full_max;      // of them, those that every row sees whole
+    int clean_min, clean_max;  // and those whose V has no row inside the tensor that no row of the tile sees
+  };
+
+  struct Barriers {
+    Uint64 q_full[kQueryStages], q_empty[kQueryStages], k_full[kStages], k_empty[kStages], v_full[kStages],
+        v_empty[kStages], work_full[2], work_empty[2], work_wanted;
+    Work work[2];
+  };
+  static_assert(sizeof(Work) == kWorkBytes && sizeof(Barriers) == sm90_barrier_bytes(kStages, kQueryStages),
+                "layout.h counts them");
+
+  const Sm90ForwardParams& all;
+  const ForwardParams& p;
+  Uint32 shared_q, shared_k, shared_v;
+  char* values;  // shared_v as a pointer
+  Barriers& barriers;
+  RingPosition<kStages> k_at, v_at;
+  RingPosition<kQueryStages> q_at;
+  RingPosition<2> work_at;
+
+  // Of a consumer.
+  int consumer;  // index of the warpgroup
+  int own_row;   // first of the thread's rows of a tile; the other is eight below
+  Work w;
+  int n;  // key block whose P is next to be multiplied
+  float s[kTileN / 2], o[Spec::kHeadDimV / 2];
+  Uint32 probabilities[kTileN / 4];
+  int accumulate;  // 0: the next product starts O anew
+  BlockSoftmax<kTileN, kConsumers == 3 ? 1 : 2> softmax;
+
+  ONEPASS_DEVICE ForwardSm90(const Sm90ForwardParams& params, char* shared)
+      : all(params),
+        p(params.forward),
+        barriers(*reinterpret_cast<Barriers*>(shared + kQueryStages * kQueryBytes +
+                                              kStages * (kKeyBytes + kValueBytes))) {
+    shared_q = shared_address(shared);
+    shared_k = shared_q + kQueryStages * kQueryBytes;
+    shared_v = shared_k + kStages * kKeyBytes;
+    values = shared + kQueryStages * kQueryBytes + kStages * kKeyBytes;
+  }
+
+  ONEPASS_DEVICE void init_barriers() {
+    constexpr int kWarps = 4 * kConsumers;
+    for (int i = 0; i < kQueryStages; ++i) {
+      mbarrier_init(&barriers.q_full[i], 1);
+      mbarrier_init(&barriers.q_empty[i], kWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(&barriers.k_full[i], 1);
+      mbarrier_init(&barriers.k_empty[i], kWarps);
+      mbarrier_init(&barriers.v_full[i], 1);
+      mbarrier_init(&barriers.v_empty[i], kWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(&barriers.work_full[i], 1);
+      mbarrier_init(&barriers.work_empty[i], kWarps + 1);
+    }
+    mbarrier_init(&barriers.work_wanted, 1);
+    fence_mbarrier_init();
+  }
+
+  // ---- tiles
+
+  /// Whether the tile has rows; fills `found` then.
+  ONEPASS_DEVICE bool locate(int tile, Work& found) const {
+    int m_block, head;  // head: of all sequences
+    if constexpr (kMasked) {
+      const int group = all.group_tiles.quotient(tile), i = all.group_tiles.remainder(tile, group);
+      const int rank = all.head_group.quotient(i);
+      m_block = p.m_blocks.divisor - 1 - rank;
+      head = group * all.head_group.divisor + all.head_group.remainder(i, rank);
+      if (head >= p.batch * p.tile_heads.divisor) return false;  // the last group is filled up
+    } else {
+      head = p.m_blocks.quotient(tile);
+      m_block = p.m_blocks.remainder(tile, head);
+    }
+    const int batch_idx = p.tile_heads.quotient(head), row0 = m_block * Spec::kTileM;
+    const Sequence seq = sequence_at(p, batch_idx);
+    if (row0 >= seq.seqlen_q) return false;
+    found.batch_idx = batch_idx;
+    found.head = p.tile_heads.remainder(head, batch_idx);
+    found.row0 = row0;
+    found.seq = seq;
+    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
+                                  seq.seqlen_q, seq.seqlen_k);
+    found.band_lower = static_cast<int>(max_index(band.lower, -kMostRows));
+    found.band_upper = static_cast<int>(min_index(max_index(band.upper, -kMostRows), kMostRows));
+    const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q);
+    const KeyRange keys = visible_keys(band, seq.seqlen_k, row0, row_end);
+    found.key_begin = static_cast<int>(keys.begin);
+    found.key_end = static_cast<int>(keys.end);
+    const TileRange range = tile_range(band, seq.seqlen_k, row0, row_end, kTileN);
+    const int n_min = static_cast<int>(range.n_block_min);
+    const int n_max = max(n_min + 1, static_cast<int>(range.n_block_max));  // without keys: one block, masked
+    found.n_min = n_min;
+    found.n_max = n_max;
+    found.full_min = static_cast<int>(range.n_block_full_min);
+    found.full_max = static_cast<int>(range.n_block_full_max);
+    // The copy gives zeros past the tensor's end.
+    const int room = p.cu_seqlens_k.data != nullptr ? p.total_k - seq.k_row0 : p.seqlen_k;
+    found.clean_min = static_cast<int>((keys.begin + kTileN - 1) / kTileN);
+    found.clean_max = keys.end >= room ? n_max : static_cast<int>(keys.end / kTileN);
+    return true;
+  }
+
+  /// Before a block's first ticket: makes the word this launch's, whatever it held.
+  ONEPASS_DEVICE void claim_tickets() const {
+    const Uint64 mine = static_cast<Uint64>(all.launch_id) << 32;
+    Uint64 seen = *static_cast<volatile unsigned long long*>(all.ticket);
+    while (seen >> 32 != all.launch_id) seen = atomicCAS(all.ticket, seen, mine);
+  }
+
+  /// Each block ends with a ticket that is too high, so as many are drawn as there are tiles; the last leaves
+  /// the word to any later launch.
+  ONEPASS_DEVICE int draw_ticket() const {
+    const int count = static_cast<int>(atomicAdd(all.ticket, 1ull) & 0xffffffffu);
+    if (count + 1 == all.num_tiles) *static_cast<volatile unsigned long long*>(all.ticket) = 0;
+    return count + static_cast<int>(gridDim.x);
+  }
+
+  ONEPASS_DEVICE int tile_after(int tile) const {
+    return Spec::kTicket ? draw_ticket() : tile + static_cast<int>(gridDim.x);
+  }
+
+  /// One thread finds the tiles and tells the others, each when the loads of the one before come to their
+  /// end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier where
+  /// tiles are too short for that.
+  ONEPASS_DEVICE void schedule() {
+    if constexpr (Spec::kTicket) claim_tickets();
+    int tile = static_cast<int>(blockIdx.x);
+    const bool early = !Spec::kTicket || all.draw_early != 0;
+    for (;;) {
+      mbarrier_wait(&barriers.work_empty[work_at.index], work_at.parity ^ 1);
+      Work& found = barriers.work[work_at.index];
+      while (tile < all.num_tiles && !locate(tile, found)) tile = tile_after(tile);
+      found.has_rows = tile < all.num_tiles;
+      // The phases of work_wanted alternate as the two places do; the wait before the first tile is over at
+      // once.
+      if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
+      mbarrier_arrive(&barriers.work_full[work_at.index]);
+      if (tile >= all.num_tiles) break;
+      if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
+      work_at.advance();
+      tile = tile_after(tile);
+    }
+  }
+
+  /// Whether there is another tile; it stays in shared memory until take_work.
+  ONEPASS_DEVICE bool more_work() const {
+    mbarrier_wait(&barriers.work_full[work_at.index], work_at.parity);
+    return barriers.work[work_at.index].has_rows != 0;
+  }
+  ONEPASS_DEVICE void take_work() {
+    w = barriers.work[work_at.index];
+    __syncwarp();
+    release(&barriers.work_empty[work_at.index]);
+    work_at.advance();
+  }
+
+  // ---- producer
+
+  template <int kDim, int kRows>
+  ONEPASS_DEVICE void load(const TensorMap& map, Uint64* full, Uint32 shared, int row, int head,
+                           int batch_idx, Uint64 l2_hint) const {
+    mbarrier_arrive_expect(full, sm90_tile_bytes(kRows, kDim));
+#pragma unroll
+    for (int block = 0; block < column_blocks(kDim); ++block) {
+      tma_load(map, full, shared + block * kRows * 128, block * kBlockColumns, row, head, batch_idx, l2_hint);
+    }
+  }
+
+  ONEPASS_DEVICE void produce() {
+    while (more_work()) {
+      w = barriers.work[work_at.index];
+      mbarrier_arrive(&barriers.work_empty[work_at.index]);
+      work_at.advance();
+      const bool packed_q = p.cu_seqlens_q.data != nullptr, packed_k = p.cu_seqlens_k.data != nullptr;
+      const int head_k = p.group.quotient(w.head);
+      for (int n = w.n_max - 1; n >= w.n_min; --n) {
+        if (n == w.n_min) mbarrier_arrive(&barriers.work_wanted);
+        const int key_row = w.seq.k_row0 + n * kTileN, k_batch = packed_k ? 0 : w.batch_idx;
+        mbarrier_wait(&barriers.k_empty[k_at.index], k_at.parity ^ 1);
+        load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
+                                     key_row, head_k, k_batch, kEvictLast);
+        k_at.advance();
+        if (n == w.n_max - 1) {
+          mbarrier_wait(&barriers.q_empty[q_at.index], q_at.parity ^ 1);
+          load<Spec::kHeadDim, Spec::kTileM>(all.q, &barriers.q_full[q_at.index],
+                                             shared_q + q_at.index * kQueryBytes, w.seq.q_row0 + w.row0,
+                                             w.head, packed_q ? 0 : w.batch_idx, kEvictFirst);
+          q_at.advance();
+        }
+        mbarrier_wait(&barriers.v_empty[v_at.index], v_at.parity ^ 1);
+        load<Spec::kHeadDimV, kTileN>(all.v, &barriers.v_full[v_at.index],
+                                      shared_v + v_at.index * kValueBytes, key_row, head_k, k_batch,
+                                      kEvictLast);
+        v_at.advance();
+      }
+    }
+  }
+
+  // ---- consumers
+
+  ONEPASS_DEVICE static int lane() { return static_cast<int>(threadIdx.x) & 31; }
+  /// One arrival for each warp.
+  ONEPASS_DEVICE static void release(Uint64* empty) {
+    if (lane() == 0) mbarrier_arrive(empty);
+  }
+
+  /// S = Q K^T of the K buffer that k_at stands at, issued.
+  ONEPASS_DEVICE void score_product(int query_stage) {
+    const Uint32 q = descriptor_low(shared_q + query_stage * kQueryBytes + consumer * 64 * 128, 16);
+    const Uint32 k = descriptor_low(shared_k + k_at.index * kKeyBytes, 16);
+    pin(s);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kDimSteps; ++step) {
+      const int within = step % 4 * 2;  // 32 bytes of a row's 128
+      Spec::score_product(s, descriptor(q + step / 4 * (Spec::kTileM * 128 >> 4) + within),
+                          descriptor(k + step / 4 * (kTileN * 128 >> 4) + within), step != 0);
+    }
+    wgmma_commit();
+  }
+
+  /// O = or += P V of the V buffer that v_at stands at, issued.
+  ONEPASS_DEVICE void value_product() {
+    const Uint32 v = descriptor_low(shared_v + v_at.index * kValueBytes, kTileN * 128);
+    pin(o);
+    pin(probabilities);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kKeySteps; ++step) {
+      Spec::value_product(o, probabilities + 4 * step, descriptor(v + step * (16 * 128 >> 4)), accumulate);
+      accumulate = 1;
+    }
+    wgmma_commit();
+  }
+
+  ONEPASS_DEVICE void pack_probabilities() {
+#pragma unroll
+    for (int i = 0; i < kTileN / 4; ++i)
+      probabilities[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
+  }
+
+  ONEPASS_DEVICE void correct_out(bool moved) {
+    if (moved) {
+#pragma unroll
+      for (int i = 0; i < Spec::kHeadDimV / 2; ++i) o[i] *= softmax.correction[(i >> 1) & 1];
+    }
+  }
+
+  /// Warpgroups issue their products one after the other.
+  ONEPASS_DEVICE void take_turn() const { named_barrier_sync(kTurn + consumer, 256); }
+  ONEPASS_DEVICE void give_turn() const {
+    named_barrier_arrive(kTurn + (consumer + 1 == kConsumers ? 0 : consumer + 1), 256);
+  }
+
+  ONEPASS_DEVICE void visible_columns(ColumnRange (&visible)[2]) const {
+    const int first = n * kTileN + 2 * (lane() & 3);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = w.row0 + own_row + 8 * r;
+      visible[r] = {i + w.band_lower - first, min(w.seq.seqlen_k, i + w.band_upper + 1) - first};
+    }
+  }
+
+  template <bool kBegin, bool kEnd, bool kFirst>
+  ONEPASS_DEVICE bool update_softmax() {
+    ColumnRange visible[2] = {};
+    if constexpr (kBegin || kEnd) visible_columns(visible);
+    return softmax.template update<kBegin, kEnd, kFirst>(s, visible, p.softmax_scale_log2);
+  }
+
+  ONEPASS_DEVICE void wait_values() const { mbarrier_wait(&barriers.v_full[v_at.index], v_at.parity); }
+
+  /// The scores of block n are there: their K is free, and so is Q after the last.
+  ONEPASS_DEVICE void release_keys(int query_stage) {
+    release(&barriers.k_empty[k_at.index]);
+    k_at.advance();
+    if (n == w.n_min) release(&barriers.q_empty[query_stage]);
+  }
+  ONEPASS_DEVICE void release_values() {
+    release(&barriers.v_empty[v_at.index]);
+    v_at.advance();
+  }
+
+  /// P V of block n, and on to block n - 1: its scores, and its softmax under the product.
+  template <bool kBegin, bool kEnd>
+  ONEPASS_DEVICE void step(int query_stage) {
+    clear_values();
+    --n;
+    mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+    take_turn();
+    score_product(query_stage);
+    wait_values();
+    value_product();
+    give_turn();
+    wgmma_wait<1>();
+    pin(s);
+    release_keys(query_stage);
+    const bool moved = update_softmax<kBegin, kEnd, false>();
+    wgmma_wait<0>();
+    pin(o);
+    pin(probabilities);
+    release_values();
+    pack_probabilities();
+    correct_out(moved);
+  }
+
+  /// All key blocks of a tile whose first product is in flight, but for the last P V.
+  ONEPASS_DEVICE void walk(int query_stage) {
+    n = w.n_max - 1;
+    wgmma_wait<0>();
+    pin(s);
+    release_keys(query_stage);
+    if (!kMasked && n < w.full_max) {
+      update_softmax<false, false, true>();
+    } else {
+      update_softmax<kMaskBegin, true, true>();
+    }
+    pack_probabilities();
+    accumulate = 0;
+    if constexpr (kMasked) {
+      while (n > w.n_min && n > w.full_max) step<kMaskBegin, true>(query_stage);
+    }
+    while (n > (kMaskBegin ? max(w.n_min, w.full_min) : w.n_min)) step<false, false>(query_stage);
+    if constexpr (kMaskBegin) {
+      while (n > w.n_min) step<true, true>(query_stage);
+    }
+  }
+
+  ONEPASS_DEVICE void consume() {
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) & 3;
+    own_row = 64 * consumer + 16 * warp + lane() / 4;
+    if (consumer == kConsumers - 1) give_turn();
+    if (more_work()) {
+      take_work();
+      mbarrier_wait(&barriers.q_full[0], 0);
+      mbarrier_wait(&barriers.k_full[0], 0);
+      take_turn();
+      score_product(0);
+      give_turn();
+      for (;;) {
+        walk(q_at.index);
+        clear_values();
+        wait_values();
+        if (!more_work()) break;
+        q_at.advance();
+        take_turn();
+        value_product();
+        mbarrier_wait(&barriers.q_full[q_at.index], q_at.parity);
+        mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+        score_product(q_at.index);
+        give_turn();
+        wgmma_wait<1>();
+        pin(o);
+        pin(probabilities);
+        release_values();
+        store();
+        take_work();
+      }
+      value_product();
+      wgmma_wait<0>();
+      pin(o);
+      store();
+    }
+    if (consumer == 0) take_turn();  // the turn that nobody else takes
+  }
+
+  /// Rows of V in block n that no row of the tile sees become zeros: whatever they hold, 0 * x stays 0. Every
+  /// warpgroup clears all of them, so that none waits for another.
+  ONEPASS_DEVICE void clear_values() const {
+    if (n >= w.clean_min && n < w.clean_max) return;
+    wait_values();
+    const int begin = w.key_begin - n * kTileN, end = w.key_end - n * kTileN;
+    constexpr int kPieces = kTileN * column_blocks(Spec::kHeadDimV) * 8;  // of 16 bytes
+    for (int piece = static_cast<int>(threadIdx.x) & 127; piece < kPieces; piece += 128) {
+      const int row = piece / 8 % kTileN;
+      if (row >= begin && row < end) continue;
+      *reinterpret_cast<uint4*>(values + v_at.index * kValueBytes + piece * 16) = uint4{0, 0, 0, 0};
+    }
+    fence_proxy_async();
+    named_barrier_sync(kWarpgroup + consumer, 128);
+  }
+
+  /// O of the thread's two rows, normalised, and lse. A quad exchanges pieces so that each lane stores 16
+  /// bytes.
+  ONEPASS_DEVICE void store() const {
+    const int quad = lane() & 3;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = w.row0 + own_row + 8 * r;
+      const bool inside = row < w.seq.seqlen_q;
+      const float sink = p.sinks != nullptr ? p.sinks[w.head * p.sinks_stride] : -infinity();
+      const RowResult result =
+          finish_row(softmax.max[r], quad_sum(softmax.sum[r]), p.softmax_scale_log2, sink);
+      if (inside && p.lse != nullptr && quad == 0) {
+        p.lse[w.batch_idx * p.lse_batch_stride + w.head * p.lse_head_stride +
+              (w.seq.q_row0 + row) * p.lse_row_stride] = result.lse;
+      }
+      unsigned short* out = static_cast<unsigned short*>(p.o.data) + w.batch_idx * p.o.batch_stride +
+                            (w.seq.q_row0 + row) * p.o.row_stride + w.head * p.o.head_stride;
+      const auto packed = [&](int tile) {
+        return ElementTraits<Element>::pack(o[4 * tile + 2 * r] * result.factor,
+                                            o[4 * tile + 2 * r + 1] * result.factor);
+      };
+#pragma unroll
+      for (int first = 0; first + 4 <= Spec::kHeadDimV / 8; first += 4) {  // four tiles of 8 columns
+        Uint32 word[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word[i] = packed(first + i);
+        transpose_quad(word, quad);
+        if (inside) store_global(out + 8 * (first + quad), uint4{word[0], word[1], word[2], word[3]});
+      }
+#pragma unroll
+      for (int tile = Spec::kHeadDimV / 32 * 4; tile < Spec::kHeadDimV / 8; ++tile) {
+        if (inside) store_global(out + 8 * tile + 2 * quad, packed(tile));
+      }
+    }
+  }
+
+  /// Word i of lane j for word j of lane i, among the four lanes of a quad.
+  ONEPASS_DEVICE static void transpose_quad(Uint32 (&word)[4], int quad) {
+    const bool odd = quad & 1, high = quad & 2;
+    const Uint32 a = __shfl_xor_sync(0xffffffffu, odd ? word[0] : word[1], 1);
+    const Uint32 b = __shfl_xor_sync(0xffffffffu, odd ? word[2] : word[3], 1);
+    (odd ? word[0] : word[1]) = a;
+    (odd ? word[2] : word[3]) = b;
+    const Uint32 c = __shfl_xor_sync(0xffffffffu, high ? word[0] : word[2], 2);
+    const Uint32 d = __shfl_xor_sync(0xffffffffu, high ? word[1] : word[3], 2);
+    (high ? word[0] : word[2]) = c;
+    (high ? word[1] : word[3]) = d;
+  }
+
+  ONEPASS_DEVICE void run(char* /*shared*/) {
+    const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+    if (threadIdx.x == 0) {
+      if (shared_q % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
+      init_barriers();
+    }
+    __syncthreads();
+    if (warpgroup == 0) {
+      give_registers<kProducerRegisters>();
+      if (threadIdx.x == 0) produce();
+      if (threadIdx.x == 32) schedule();
+    } else {
+      take_registers<kConsumerRegisters>();
+      consumer = warpgroup - 1;
+      consume();
+    }
+  }
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,138 @@
+#include "dispatch/heuristics_sm90.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
+constexpr std::int64_t kShortTiles = 4;  // key blocks that are done before a ticket has been drawn and found
+constexpr std::int64_t kFewRows =
+    64;  // a warpgroup has as many; below, packed heads and splits use a GPU better
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// A dimension of this extent and stride (elements) can be one of a tensor map: 16-byte steps forward, below
+/// 2^40 bytes.
+bool fits_tensor_map(std::int64_t extent, std::int64_t stride) {
+  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
+}
+
+bool fits_tensor_map(std::int64_t batch, std::int64_t rows, std::int64_t heads,
+                     const TensorStrides& strides) {
+  return strides.dim == 1 && fits_tensor_map(batch, strides.batch) && fits_tensor_map(rows, strides.row) &&
+         fits_tensor_map(heads, strides.head);
+}
+
+struct Tile {
+  int tile_m, tile_n, stages;
+  bool two_query_stages;
+};
+
+/// Measured on an H200 (bench/LOG.md); for other head_dims the largest tile that registers and shared memory
+/// hold.
+Tile choose_tile(const AttentionProblem& p, bool masked) {
+  const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
+  if (wide <= 64) {
+    if (masked && p.seqlen_k <= 1024) return {128, 128, 4, true};
+    return {192, 128, 3, true};
+  }
+  if (wide <= 128) return {128, 128, 2, true};
+  if (p.head_dim_v <= 128 && wide <= 192) return {128, 128, 2, false};
+  if (wide <= 192) return {128, 96, 2, false};
+  return {128, 64, 2, false};
+}
+
+/// Heads in equal groups, whose K and V fit in two thirds of L2.
+std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& device) {
+  const std::int64_t heads = p.batch * p.num_heads_q;
+  const std::int64_t l2 = device.l2_bytes > 0 ? device.l2_bytes : std::int64_t{32} << 20;
+  const std::int64_t bytes_per_head =
+      std::max<std::int64_t>(1, 2 * p.seqlen_k * (p.head_dim + p.head_dim_v) / p.group());
+  const std::int64_t fitting = std::max<std::int64_t>(1, l2 * 2 / 3 / bytes_per_head);
+  return ceil_div(heads, ceil_div(heads, std::min(fitting, heads)));
+}
+
+}  // namespace
+
+std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const DeviceInfo& device,
+                                                int requested_splits) {
+  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
+  if (device.compute_capability != 90) {
+    return fmt::format("is for compute capability 9.0, and {} has {}.{}", device.name,
+                       device.compute_capability / 10, device.compute_capability % 10);
+  }
+  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
+  if (p.kv_dtype != p.q_dtype)
+    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (p.softcap > 0) return "takes no softcap";
+  if (p.has_alibi) return "takes no ALiBi slopes";
+  if (p.has_bias) return "takes no bias";
+  if (p.softmax_scale <= 0)
+    return fmt::format("takes a positive softmax_scale, and it is {}", p.softmax_scale);
+  if (p.k_layout == SequenceLayout::Paged) return "takes no paged keys";
+  if (requested_splits > 1) return "does not split the keys";
+  if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
+    return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 8, and they are {} and {}",
+                       p.head_dim, p.head_dim_v);
+  }
+  if (p.seqlen_q < kFewRows) {
+    return fmt::format("is for {} query rows and more, and there are {}", kFewRows, p.seqlen_q);
+  }
+  if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
+  const std::int64_t q_batch = p.q_layout == SequenceLayout::Packed ? 1 : p.batch;
+  const std::int64_t q_rows = p.q_layout == SequenceLayout::Packed ? p.total_q : p.seqlen_q;
+  const std::int64_t k_batch = p.k_layout == SequenceLayout::Packed ? 1 : p.batch;
+  const std::int64_t k_rows = p.k_layout == SequenceLayout::Packed ? p.total_k : p.seqlen_k;
+  for (const auto& [name, batch, rows, heads, strides] :
+       {std::tuple{"q", q_batch, q_rows, p.num_heads_q, p.q},
+        {"k", k_batch, k_rows, p.num_heads_k, p.k},
+        {"v", k_batch, k_rows, p.num_heads_k, p.v},
+        {"out", q_batch, q_rows, p.num_heads_q, p.out}}) {
+    if (!fits_tensor_map(batch, rows, heads, strides)) {
+      return fmt::format(
+          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
+          name);
+    }
+  }
+  if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostRows) return "counts rows in 30 bits";
+  if (p.batch * p.num_heads_q * ceil_div(p.seqlen_q, 128) > kMaxInt / 256) return "counts tiles in 31 bits";
+  return std::nullopt;
+}
+
+Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInfo& device) {
+  Sm90ForwardConfig config;
+  KernelSpec& spec = config.forward;
+  spec.family = KernelFamily::Sm90Forward;
+  spec.architecture = 90;
+  spec.dtype = p.q_dtype;
+  spec.head_dim = static_cast<int>(p.head_dim);
+  spec.head_dim_v = static_cast<int>(p.head_dim_v);
+  spec.mask_begin = p.window_left >= 0;
+  spec.mask_end = spec.mask_begin || p.window_right >= 0 || p.causal != Causal::None;
+  spec.ticket = spec.mask_end;
+  const Tile tile = choose_tile(p, spec.mask_end);
+  spec.tile_m = tile.tile_m;
+  spec.tile_n = tile.tile_n;
+  spec.num_warps = 4 * (tile.tile_m / 64 + 1);
+  spec.stages = tile.stages;
+  spec.two_query_stages = tile.two_query_stages;
+
+  std::int64_t heads = p.batch * p.num_heads_q;
+  if (spec.mask_end && heads > 0) {
+    config.head_group = choose_head_group(p, device);
+    config.draw_early = p.seqlen_k <= kShortTiles * tile.tile_n;
+    heads = ceil_div(heads, config.head_group) * config.head_group;
+  }
+  config.num_tiles = ceil_div(p.seqlen_q, tile.tile_m) * heads;
+  config.grid = std::min<std::int64_t>(config.num_tiles, device.num_processors);
+  return config;
+}
+
+}  // namespace onepass
