@@ -24,7 +24,8 @@ int row_alignment(const TensorStrides& strides, int widest) {
 
 /// Scores are more than dot product times a positive scale.
 bool has_score_terms(const AttentionProblem& problem) {
-  return problem.softcap > 0 || problem.has_alibi || problem.has_bias || problem.softmax_scale <= 0;
+  return problem.softcap > 0 || problem.has_alibi || problem.has_bias ||
+         static_cast<float>(problem.softmax_scale) <= 0;
 }
 
 struct Tile {

@@ -68,14 +68,16 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
                        device.compute_capability / 10, device.compute_capability % 10);
   }
   if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
-  if (p.kv_dtype != p.q_dtype)
+  if (p.kv_dtype != p.q_dtype) {
     return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  }
   if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
   if (p.softcap > 0) return "takes no softcap";
   if (p.has_alibi) return "takes no ALiBi slopes";
   if (p.has_bias) return "takes no bias";
-  if (p.softmax_scale <= 0)
-    return fmt::format("takes a positive softmax_scale, and it is {}", p.softmax_scale);
+  if (static_cast<float>(p.softmax_scale) <= 0) {
+    return fmt::format("takes a softmax_scale that is positive in f32, and it is {}", p.softmax_scale);
+  }
   if (p.k_layout == SequenceLayout::Paged) return "takes no paged keys";
   if (requested_splits > 1) return "does not split the keys";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
@@ -85,6 +87,7 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
   if (p.seqlen_q < kFewRows) {
     return fmt::format("is for {} query rows and more, and there are {}", kFewRows, p.seqlen_q);
   }
+  if (p.total_q == 0) return "needs queries, and there are none";  // a tensor map has no empty dimension
   if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
   const std::int64_t q_batch = p.q_layout == SequenceLayout::Packed ? 1 : p.batch;
   const std::int64_t q_rows = p.q_layout == SequenceLayout::Packed ? p.total_q : p.seqlen_q;

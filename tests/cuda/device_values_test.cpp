@@ -89,13 +89,16 @@ TEST_F(gpu_values, r33_a_length_past_the_table_stays_in_bounds_and_is_reported) 
 }
 
 TEST_F(gpu_values, lengths_past_a_dense_cache_stay_in_bounds_and_are_reported) {
-  Call call = noise_call({.batch = 2, .seqlen_q = 5, .seqlen_k = 40, .head_dim = 40, .head_dim_v = 40});
-  call.args.seqused_q = call.keep(HostTensor{5, 3});
-  call.args.seqused_k = call.keep(HostTensor{40, 7});
-  const verify::GpuCall gpu("run", call.args, call.options);
-  for (const TensorView& view : {call.args.seqused_q, call.args.seqused_k}) {
-    for (const std::int32_t length : {41, kLargest, -3, kSmallest}) {
-      expect_reported(call, gpu, indices(view)[1], length, "a length past its tensors");
+  for (const std::int32_t seqlen_q : {5, 150}) {  // kernels of short and of long queries
+    Call call =
+        noise_call({.batch = 2, .seqlen_q = seqlen_q, .seqlen_k = 40, .head_dim = 40, .head_dim_v = 40});
+    call.args.seqused_q = call.keep(HostTensor{seqlen_q, 3});
+    call.args.seqused_k = call.keep(HostTensor{40, 7});
+    const verify::GpuCall gpu("run", call.args, call.options);
+    for (const TensorView& view : {call.args.seqused_q, call.args.seqused_k}) {
+      for (const std::int32_t length : {indices(view)[0] + 1, kLargest, -3, kSmallest}) {
+        expect_reported(call, gpu, indices(view)[1], length, "a length past its tensors");
+      }
     }
   }
 }

@@ -42,11 +42,13 @@ TensorMap tensor_map(const Driver& driver, const TensorView& view, DType dtype, 
   return map;
 }
 
-/// Never 0, and not the same again for 2^32 launches.
+/// Never 0, and not the same again for 2^32 launches. Spread over 32 bits: a workspace that held small
+/// integers before must not look as if this launch had drawn tickets already.
 unsigned next_launch_id() {
   static std::atomic<unsigned> counter = 0;
   unsigned id = 0;
-  while (id == 0) id = counter.fetch_add(1, std::memory_order_relaxed) + 1;
+  while (id == 0)
+    id = (counter.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9E3779B1u;  // odd: one to one
   return id;
 }
 
