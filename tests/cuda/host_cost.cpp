@@ -55,7 +55,10 @@ struct Alternatives {
   }
 };
 
-void wait(const Driver& driver) { driver.check(driver.api().cuStreamSynchronize(nullptr), "synchronize"); }
+void wait(const Driver& driver) {
+  const cuda::ContextScope context(driver, 0);
+  driver.check(driver.api().cuStreamSynchronize(nullptr), "synchronize");
+}
 
 double microseconds(const Driver& driver, const std::function<void()>& call) {
   using Clock = std::chrono::steady_clock;

@@ -13,23 +13,45 @@ using Index = long long;
 
 constexpr Index kUnlimited = Index{1} << 60;  // beyond any length, and sums of a few stay in 64 bits
 
-struct KeyBand {
-  Index lower, upper;
+/// In 64 bits, or in 32 where no length, row or limit of a band passes 2^30 - 1024: sums of two then fit.
+template <class T>
+struct BasicKeyBand {
+  T lower, upper;
 };
 
-struct KeyRange {
-  Index begin, end;  // half open
+template <class T>
+struct BasicKeyRange {
+  T begin, end;  // half open
 };
 
-struct TileRange {
-  Index n_block_min, n_block_max;            // blocks to visit, half open
-  Index n_block_full_min, n_block_full_max;  // among them, blocks that every row sees whole, half open
+template <class T>
+struct BasicTileRange {
+  T n_block_min, n_block_max;            // blocks to visit, half open
+  T n_block_full_min, n_block_full_max;  // among them, blocks that every row sees whole, half open
+};
+
+using KeyBand = BasicKeyBand<Index>;
+using KeyRange = BasicKeyRange<Index>;
+using TileRange = BasicTileRange<Index>;
+
+/// The type of the band decides, whatever the other arguments are.
+template <class T>
+struct SameType {
+  using Type = T;
 };
 
 enum class MaskKind : int { None, CausalBottomRight, CausalTopLeft };
 
 ONEPASS_HOST_DEVICE constexpr Index min_index(Index a, Index b) { return a < b ? a : b; }
 ONEPASS_HOST_DEVICE constexpr Index max_index(Index a, Index b) { return a > b ? a : b; }
+template <class T>
+ONEPASS_HOST_DEVICE constexpr T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+ONEPASS_HOST_DEVICE constexpr T larger(T a, T b) {
+  return a > b ? a : b;
+}
 
 /// The band of one sequence. Negative windows are unlimited.
 ONEPASS_HOST_DEVICE constexpr KeyBand key_band(MaskKind kind, Index window_left, Index window_right,
@@ -45,26 +67,33 @@ ONEPASS_HOST_DEVICE constexpr KeyBand key_band(MaskKind kind, Index window_left,
 
 /// Keys that rows [row_begin, row_end) see between them. A band is empty for every row when lower > upper (a
 /// top-left diagonal with a left window and more keys than queries).
-ONEPASS_HOST_DEVICE constexpr KeyRange visible_keys(KeyBand band, Index seqlen_k, Index row_begin,
-                                                    Index row_end) {
+template <class T>
+ONEPASS_HOST_DEVICE constexpr BasicKeyRange<T> visible_keys(BasicKeyBand<T> band,
+                                                            typename SameType<T>::Type seqlen_k,
+                                                            typename SameType<T>::Type row_begin,
+                                                            typename SameType<T>::Type row_end) {
   if (band.lower > band.upper) return {0, 0};
-  const Index begin = max_index(0, row_begin + band.lower);
-  const Index end = min_index(seqlen_k, row_end + band.upper);
-  return begin < end ? KeyRange{begin, end} : KeyRange{0, 0};
+  const T begin = larger<T>(0, row_begin + band.lower);
+  const T end = smaller<T>(seqlen_k, row_end + band.upper);
+  return begin < end ? BasicKeyRange<T>{begin, end} : BasicKeyRange<T>{0, 0};
 }
 
 /// Blocks of tile_n keys for the query rows [row_begin, row_end).
-ONEPASS_HOST_DEVICE constexpr TileRange tile_range(KeyBand band, Index seqlen_k, Index row_begin,
-                                                   Index row_end, Index tile_n) {
-  const KeyRange keys = visible_keys(band, seqlen_k, row_begin, row_end);
+template <class T>
+ONEPASS_HOST_DEVICE constexpr BasicTileRange<T> tile_range(BasicKeyBand<T> band,
+                                                           typename SameType<T>::Type seqlen_k,
+                                                           typename SameType<T>::Type row_begin,
+                                                           typename SameType<T>::Type row_end,
+                                                           typename SameType<T>::Type tile_n) {
+  const BasicKeyRange<T> keys = visible_keys(band, seqlen_k, row_begin, row_end);
   if (keys.begin == keys.end) return {0, 0, 0, 0};
-  const Index n_min = keys.begin / tile_n;
-  const Index n_max = (keys.end + tile_n - 1) / tile_n;
-  const Index common_begin = max_index(0, row_end - 1 + band.lower);  // seen by every row from here
-  const Index common_end = max_index(0, min_index(seqlen_k, row_begin + 1 + band.upper));  // up to here
-  const Index full_min = min_index(n_max, max_index(n_min, (common_begin + tile_n - 1) / tile_n));
-  const Index full_max = min_index(n_max, common_end / tile_n);
-  return {n_min, n_max, full_min, max_index(full_min, full_max)};
+  const T n_min = keys.begin / tile_n;
+  const T n_max = (keys.end + tile_n - 1) / tile_n;
+  const T common_begin = larger<T>(0, row_end - 1 + band.lower);  // seen by every row from here
+  const T common_end = larger<T>(0, smaller<T>(seqlen_k, row_begin + 1 + band.upper));  // up to here
+  const T full_min = smaller<T>(n_max, larger<T>(n_min, (common_begin + tile_n - 1) / tile_n));
+  const T full_max = smaller<T>(n_max, common_end / tile_n);
+  return {n_min, n_max, full_min, larger<T>(full_min, full_max)};
 }
 
 }  // namespace onepass

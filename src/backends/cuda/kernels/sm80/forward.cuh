@@ -216,7 +216,7 @@ struct ForwardSm80 {
   ONEPASS_DEVICE ScoreRow describe_row(int row) const {
     const int i = query_of(row), h = min(head_of(row), p.num_heads_q - 1);
     const bool inside = i < seq.seqlen_q;
-    ScoreRow out{visible_keys({band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1),
+    ScoreRow out{visible_keys(KeyBand{band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1),
                  i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
     if constexpr (Spec::kScoreTerms) {
       if (p.alibi_slopes != nullptr) {

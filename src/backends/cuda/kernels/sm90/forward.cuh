@@ -63,10 +63,10 @@ struct ForwardSm90 {
       sm90_shared_bytes(Spec::kTileM, kTileN, Spec::kHeadDim, Spec::kHeadDimV, kStages, kQueryStages);
   static constexpr bool kMasked = Spec::kMaskEnd;  // more than the end of the keys
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
-  static constexpr Index kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
+  static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   enum NamedBarrier { kTurn = 1, kWarpgroup = kTurn + kConsumers };  // one for each warpgroup
 
   static_assert(Spec::kTileM % 64 == 0 && (kConsumers == 2 || kConsumers == 3),
@@ -147,6 +147,14 @@ struct ForwardSm90 {
 
   // ---- tiles
 
+  ONEPASS_DEVICE BasicKeyBand<int> narrow_band(const Sequence& seq) const {
+    if constexpr (!kMasked) return {-kMostRows, kMostRows};
+    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
+                                  seq.seqlen_q, seq.seqlen_k);
+    return {static_cast<int>(max_index(band.lower, -kMostRows)),
+            static_cast<int>(min_index(max_index(band.upper, -kMostRows), kMostRows))};
+  }
+
   /// Whether the tile has rows; fills `found` then.
   ONEPASS_DEVICE bool locate(int tile, Work& found) const {
     int m_block, head;  // head: of all sequences
@@ -167,25 +175,23 @@ struct ForwardSm90 {
     found.head = p.tile_heads.remainder(head, batch_idx);
     found.row0 = row0;
     found.seq = seq;
-    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
-                                  seq.seqlen_q, seq.seqlen_k);
-    found.band_lower = static_cast<int>(max_index(band.lower, -kMostRows));
-    found.band_upper = static_cast<int>(min_index(max_index(band.upper, -kMostRows), kMostRows));
+    const BasicKeyBand<int> band = narrow_band(seq);
+    found.band_lower = band.lower;
+    found.band_upper = band.upper;
     const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q);
-    const KeyRange keys = visible_keys(band, seq.seqlen_k, row0, row_end);
-    found.key_begin = static_cast<int>(keys.begin);
-    found.key_end = static_cast<int>(keys.end);
-    const TileRange range = tile_range(band, seq.seqlen_k, row0, row_end, kTileN);
-    const int n_min = static_cast<int>(range.n_block_min);
-    const int n_max = max(n_min + 1, static_cast<int>(range.n_block_max));  // without keys: one block, masked
-    found.n_min = n_min;
+    const BasicKeyRange<int> keys = visible_keys(band, seq.seqlen_k, row0, row_end);
+    found.key_begin = keys.begin;
+    found.key_end = keys.end;
+    const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, row0, row_end, kTileN);
+    const int n_max = max(range.n_block_min + 1, range.n_block_max);  // without keys: one block, masked
+    found.n_min = range.n_block_min;
     found.n_max = n_max;
-    found.full_min = static_cast<int>(range.n_block_full_min);
-    found.full_max = static_cast<int>(range.n_block_full_max);
+    found.full_min = range.n_block_full_min;
+    found.full_max = range.n_block_full_max;
     // The copy gives zeros past the tensor's end.
     const int room = p.cu_seqlens_k.data != nullptr ? p.total_k - seq.k_row0 : p.seqlen_k;
-    found.clean_min = static_cast<int>((keys.begin + kTileN - 1) / kTileN);
-    found.clean_max = keys.end >= room ? n_max : static_cast<int>(keys.end / kTileN);
+    found.clean_min = (keys.begin + kTileN - 1) / kTileN;
+    found.clean_max = keys.end >= room ? n_max : keys.end / kTileN;
     return true;
   }
 
@@ -199,13 +205,10 @@ struct ForwardSm90 {
   /// Each block ends with a ticket that is too high, so as many are drawn as there are tiles; the last leaves
   /// the word to any later launch.
   ONEPASS_DEVICE int draw_ticket() const {
-    const int count = static_cast<int>(atomicAdd(all.ticket, 1ull) & 0xffffffffu);
+    const int count =
+        static_cast<int>(atomicAdd(reinterpret_cast<unsigned*>(all.ticket), 1u));  // the low word
     if (count + 1 == all.num_tiles) *static_cast<volatile unsigned long long*>(all.ticket) = 0;
     return count + static_cast<int>(gridDim.x);
-  }
-
-  ONEPASS_DEVICE int tile_after(int tile) const {
-    return Spec::kTicket ? draw_ticket() : tile + static_cast<int>(gridDim.x);
   }
 
   /// One thread finds the tiles and tells the others, each when the loads of the one before come to their
@@ -218,16 +221,18 @@ struct ForwardSm90 {
     for (;;) {
       mbarrier_wait(&barriers.work_empty[work_at.index], work_at.parity ^ 1);
       Work& found = barriers.work[work_at.index];
-      while (tile < all.num_tiles && !locate(tile, found)) tile = tile_after(tile);
-      found.has_rows = tile < all.num_tiles;
-      // The phases of work_wanted alternate as the two places do; the wait before the first tile is over at
-      // once.
-      if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
-      mbarrier_arrive(&barriers.work_full[work_at.index]);
-      if (tile >= all.num_tiles) break;
-      if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
-      work_at.advance();
-      tile = tile_after(tile);
+      const bool over = tile >= all.num_tiles;
+      if (over || locate(tile, found)) {
+        found.has_rows = !over;
+        // The phases of work_wanted alternate as the two places do; the wait before the first tile is over at
+        // once.
+        if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
+        mbarrier_arrive(&barriers.work_full[work_at.index]);
+        if (over) return;
+        if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
+        work_at.advance();
+      }
+      tile = Spec::kTicket ? draw_ticket() : tile + static_cast<int>(gridDim.x);
     }
   }
 
@@ -257,30 +262,34 @@ struct ForwardSm90 {
 
   ONEPASS_DEVICE void produce() {
     while (more_work()) {
-      w = barriers.work[work_at.index];
-      mbarrier_arrive(&barriers.work_empty[work_at.index]);
-      work_at.advance();
-      const bool packed_q = p.cu_seqlens_q.data != nullptr, packed_k = p.cu_seqlens_k.data != nullptr;
-      const int head_k = p.group.quotient(w.head);
-      for (int n = w.n_max - 1; n >= w.n_min; --n) {
-        if (n == w.n_min) mbarrier_arrive(&barriers.work_wanted);
-        const int key_row = w.seq.k_row0 + n * kTileN, k_batch = packed_k ? 0 : w.batch_idx;
+      const Work& tile = barriers.work[work_at.index];
+      const int head_k = p.group.quotient(tile.head),
+                k_batch = p.cu_seqlens_k.data != nullptr ? 0 : tile.batch_idx;
+      const int last_key_row = tile.seq.k_row0 + tile.n_min * kTileN;
+      bool first = true;
+#pragma unroll 1  // few registers
+      for (int key_row = tile.seq.k_row0 + (tile.n_max - 1) * kTileN; key_row >= last_key_row;
+           key_row -= kTileN) {
+        if (key_row == last_key_row) mbarrier_arrive(&barriers.work_wanted);
         mbarrier_wait(&barriers.k_empty[k_at.index], k_at.parity ^ 1);
         load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
                                      key_row, head_k, k_batch, kEvictLast);
-        k_at.advance();
-        if (n == w.n_max - 1) {
+        if (first) {
           mbarrier_wait(&barriers.q_empty[q_at.index], q_at.parity ^ 1);
           load<Spec::kHeadDim, Spec::kTileM>(all.q, &barriers.q_full[q_at.index],
-                                             shared_q + q_at.index * kQueryBytes, w.seq.q_row0 + w.row0,
-                                             w.head, packed_q ? 0 : w.batch_idx, kEvictFirst);
+                                             shared_q + q_at.index * kQueryBytes, tile.seq.q_row0 + tile.row0,
+                                             tile.head, p.cu_seqlens_q.data != nullptr ? 0 : tile.batch_idx,
+                                             kEvictFirst);
           q_at.advance();
+          mbarrier_arrive(&barriers.work_empty[work_at.index]);
+          work_at.advance();
+          first = false;
         }
-        mbarrier_wait(&barriers.v_empty[v_at.index], v_at.parity ^ 1);
-        load<Spec::kHeadDimV, kTileN>(all.v, &barriers.v_full[v_at.index],
-                                      shared_v + v_at.index * kValueBytes, key_row, head_k, k_batch,
+        mbarrier_wait(&barriers.v_empty[k_at.index], k_at.parity ^ 1);
+        load<Spec::kHeadDimV, kTileN>(all.v, &barriers.v_full[k_at.index],
+                                      shared_v + k_at.index * kValueBytes, key_row, head_k, k_batch,
                                       kEvictLast);
-        v_at.advance();
+        k_at.advance();  // V goes along
       }
     }
   }
