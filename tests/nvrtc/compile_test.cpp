@@ -8,9 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "dispatch/heuristics_sm90.h"
 #include "onepass/error.h"
 #include "plan/common_kernels.h"
 #include "store/nvrtc.h"
+#include "tests/unit/dispatch/invented.h"
 
 namespace onepass {
 namespace {
@@ -115,7 +117,39 @@ TEST_F(NvrtcTest, kernels_of_every_family_keep_to_their_budgets) {
     EXPECT_EQ(over_budget(kernel.spec, nvrtc().compile(kernel.spec).resources), std::nullopt)
         << kernel_name(kernel.spec);
   }
-  EXPECT_GE(seen.size(), 3u);
+  EXPECT_GE(seen.size(), 4u);
+}
+
+// One for each number of consumers, buffers, mask, width with a rest and tile that the planner knows.
+TEST_F(NvrtcTest, hopper_kernels_keep_to_their_budgets_without_local_memory_or_products_that_wait) {
+  struct Shape {
+    std::int64_t seqlen, head_dim, head_dim_v;
+  };
+  for (const Shape& shape : {Shape{512, 64, 64},
+                             {4096, 64, 64},
+                             {4096, 40, 24},
+                             {4096, 80, 80},
+                             {4096, 128, 128},
+                             {4096, 192, 128},
+                             {4096, 192, 192},
+                             {4096, 256, 256},
+                             {4096, 64, 256}}) {
+    AttentionProblem problem = testing::bf16_problem(1, 4, 4, shape.seqlen, shape.seqlen, shape.head_dim);
+    problem.head_dim_v = shape.head_dim_v;
+    problem.causal = Causal::BottomRight;
+    problem.window_left = shape.head_dim % 64 == 0 ? -1 : 100;
+    AttentionProblem full = problem;
+    full.causal = Causal::None;
+    full.window_left = -1;
+    full.q_dtype = full.kv_dtype = DType::F16;
+    for (const AttentionProblem& p : {problem, full}) {
+      const KernelSpec spec = choose_sm90_forward(p, *find_device("h200")).forward;
+      const KernelResources resources = nvrtc().compile(spec).resources;
+      EXPECT_EQ(over_budget(spec, resources), std::nullopt) << kernel_name(spec);
+      EXPECT_EQ(resources.local_bytes, 0) << kernel_name(spec);
+      EXPECT_FALSE(resources.serialized) << kernel_name(spec);
+    }
+  }
 }
 
 TEST_F(NvrtcTest, the_merge_of_states_and_the_baseline_keep_to_their_budgets_on_sm80_and_sm90) {

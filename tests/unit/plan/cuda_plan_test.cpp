@@ -37,6 +37,29 @@ TEST(cuda_plan, copies_share_what_they_have_loaded) {
   EXPECT_EQ(copy.steps.front().gpu_kernel, plan.steps.front().gpu_kernel);
 }
 
+TEST(cuda_plan, a_masked_hopper_kernel_has_a_ticket_in_the_workspace) {
+  AttentionProblem problem = testing::bf16_problem(2, 8, 2, 512, 512, 128);
+  EXPECT_TRUE(h200_plan(problem).workspace.empty()) << "without a mask, blocks take tiles in turn";
+  problem.causal = Causal::BottomRight;
+  const Plan plan = h200_plan(problem);
+  EXPECT_EQ(plan.implementation, "sm90_forward");
+  ASSERT_EQ(plan.workspace.size(), 1u);
+  EXPECT_EQ(plan.workspace[0].name, kPieceTicket);
+  EXPECT_EQ(plan.workspace[0].bytes, sizeof(std::uint64_t));
+  EXPECT_EQ(plan.workspace[0].offset_bytes % sizeof(std::uint64_t), 0u);
+}
+
+TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
+  AttentionProblem problem = packed_problem(2, 8, 2, 100, 150, 4096, 5000, 128);
+  problem.q = problem.out = {0, 8 * 128, 128, 1};
+  problem.k = problem.v = {0, 2 * 128, 128, 1};
+  const Plan plan = h200_plan(problem);
+  ASSERT_EQ(plan.steps.size(), 2u);
+  EXPECT_EQ(plan.steps[0].gpu_kernel->spec.family, KernelFamily::FillRows);
+  EXPECT_EQ(plan.steps[1].gpu_kernel->spec.family, KernelFamily::Sm90Forward);
+  EXPECT_EQ(forward_kernel(plan), &plan.steps[1].gpu_kernel->spec);
+}
+
 TEST(cuda_plan, without_queries_there_is_no_forward_kernel) {
   const Plan plan = h200_plan(packed_problem(2, 8, 2, 0, 40, 100, 200, 64));
   ASSERT_EQ(plan.steps.size(), 1u) << "rows of no sequence";

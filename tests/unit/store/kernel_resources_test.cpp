@@ -60,5 +60,16 @@ TEST(kernel_resources, registers_and_local_memory_have_limits) {
   EXPECT_THAT(over_budget(spec, {100, 0, 4}), Optional(HasSubstr("4 spilled")));
 }
 
+TEST(kernel_resources, products_that_wait_for_each_other_are_over_budget) {
+  const KernelResources resources = read_resources(
+      std::string("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
+                  "serialized due to insufficient register resources for the wgmma pipeline in function "
+                  "'kernel'\n") +
+      kLog);
+  EXPECT_TRUE(resources.serialized);
+  EXPECT_THAT(over_budget(four_warps_twice(), resources), Optional(HasSubstr("each wgmma wait")));
+  EXPECT_FALSE(read_resources(kLog).serialized);
+}
+
 }  // namespace
 }  // namespace onepass

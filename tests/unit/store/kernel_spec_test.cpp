@@ -29,6 +29,31 @@ TEST(kernel_spec, the_name_lists_every_field) {
             "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_split_sm90");
 }
 
+KernelSpec hopper_spec() {
+  KernelSpec spec;
+  spec.family = KernelFamily::Sm90Forward;
+  spec.architecture = 90;
+  spec.head_dim = spec.head_dim_v = 128;
+  spec.tile_m = spec.tile_n = 128;
+  spec.num_warps = 12;
+  spec.stages = 2;
+  spec.two_query_stages = spec.mask_end = spec.mask_begin = spec.ticket = true;
+  return spec;
+}
+
+TEST(kernel_spec, the_name_of_a_hopper_kernel_has_its_buffers_mask_and_tickets) {
+  EXPECT_EQ(kernel_name(hopper_spec()),
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_end_begin_ticket_sm90");
+}
+
+TEST(kernel_spec, shared_memory_of_a_hopper_kernel_is_its_rings_and_barriers) {
+  KernelSpec spec = hopper_spec();
+  constexpr std::size_t kTile = 128 * 128 * 2;
+  EXPECT_EQ(shared_bytes(spec), (2 + 2 * 2) * kTile + 8 * (2 * 2 + 4 * 2 + 5) + 2 * 72);
+  spec.two_query_stages = false;
+  EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 5) + 2 * 72);
+}
+
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
   std::mt19937 random(7);
   const auto number = [&](int low, int high) {
@@ -45,8 +70,9 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
           &KernelSpec::load_bytes, &KernelSpec::store_bytes}) {
       spec.*member = number(0, 600);
     }
-    for (bool KernelSpec::*member :
-         {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa}) {
+    for (bool KernelSpec::*member : {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split,
+                                     &KernelSpec::pack_gqa, &KernelSpec::two_query_stages,
+                                     &KernelSpec::mask_end, &KernelSpec::mask_begin, &KernelSpec::ticket}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);
@@ -83,6 +109,9 @@ TEST(kernel_spec, names_of_senseless_sizes_are_refused_or_have_finite_needs) {
   EXPECT_EQ(shared_bytes(parse_kernel_name(
                 "sm80_forward_bf16_d4096_v4096_m4096n4096w4096c1s4096b4096_l4096s4096_sm4096")),
             3 * 4096u * 8192u);
+  EXPECT_GT(shared_bytes(parse_kernel_name(
+                "sm90_forward_bf16_d4096_v4096_m4096n4096w4096c1s4096b4096_l4096s4096_sm4096")),
+            std::size_t{4096} * 2 * 4096 * 8192);
 }
 
 TEST(kernel_spec, shared_memory_is_queries_keys_and_values) {
@@ -118,6 +147,21 @@ TEST(source_writer, the_source_names_the_kernel_and_asserts_what_the_host_assume
   EXPECT_THAT(source, HasSubstr("kThreads == 128"));
   EXPECT_THAT(source, HasSubstr("kSharedBytes == 65536"));
   EXPECT_THAT(source, HasSubstr("__launch_bounds__(128, 2)"));
+}
+
+TEST(source_writer, a_hopper_kernel_has_products_of_its_widths_and_its_own_parameters) {
+  KernelSpec spec = hopper_spec();
+  spec.tile_n = 96;
+  spec.head_dim_v = 80;
+  spec.mask_begin = false;
+  const std::string source = write_source(spec);
+  EXPECT_THAT(source, HasSubstr("#include \"sm90/forward.cuh\""));
+  EXPECT_THAT(source, HasSubstr("onepass::cuda::Sm90ForwardParams params"));
+  EXPECT_THAT(source, HasSubstr("kQueryStages = 2;"));
+  EXPECT_THAT(source, HasSubstr("kMaskEnd = true, kMaskBegin = false, kTicket = true;"));
+  EXPECT_THAT(source, HasSubstr("void score_product(float (&d)[48]"));
+  EXPECT_THAT(source, HasSubstr("void value_product(float (&d)[40]"));
+  EXPECT_THAT(source, HasSubstr("__align__(1024)"));
 }
 
 TEST(source_writer, kernel_text_includes_nothing_but_itself) {

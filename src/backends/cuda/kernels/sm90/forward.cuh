@@ -536,8 +536,8 @@ struct ForwardSm90 {
     __syncthreads();
     if (warpgroup == 0) {
       give_registers<kProducerRegisters>();
-      if (threadIdx.x == 0) schedule();  // sequence_at reports what it cut from thread 0
-      if (threadIdx.x == 32) produce();
+      if (threadIdx.x == 0) produce();
+      if (threadIdx.x == 32) schedule();
     } else {
       take_registers<kConsumerRegisters>();
       consumer = warpgroup - 1;
