@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <tuple>
 
 namespace onepass {
 namespace {

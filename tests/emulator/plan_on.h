@@ -6,7 +6,8 @@
 
 namespace onepass::emulator {
 
-/// What onepass plans for these tensors, were they in the memory of that GPU.
+/// What onepass plans for these tensors, were they in the memory of that GPU and knew it no instruction past
+/// compute capability 8.0.
 Plan plan_on(const char* device, const verify::CaseTensors& tensors);
 
 }  // namespace onepass::emulator

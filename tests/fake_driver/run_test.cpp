@@ -20,7 +20,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StrEq;
 
 /// A bundle with an image for every kernel of the plans below; the fake driver does not look inside.
 class BundleOfFakes : public ::testing::Environment {
@@ -46,33 +45,33 @@ class BundleOfFakes : public ::testing::Environment {
 
 const ::testing::Environment* const kBundle = ::testing::AddGlobalTestEnvironment(new BundleOfFakes);
 
-TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
+/// What a further run of a plan asks the driver while the device's context is current.
+std::vector<std::string> calls_of_a_further_run(const Plan& kept) {
   const ForwardArguments args = tensors_on(0);
-  const Plan kept = sm80_plan();
-  ASSERT_EQ(kept.implementation, "sm80_forward");
   run(kept, args, {});
   const cuda::ContextScope current(*cuda::Driver::instance(), 0);
   log().clear();
   run(kept, args, {});
-  EXPECT_THAT(log().calls, ElementsAre(StrEq("cuCtxGetCurrent"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuLaunchKernel")));
+  return {log().calls.begin(), log().calls.end()};
+}
+
+TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
+  const Plan kept = sm80_plan();
+  ASSERT_EQ(kept.implementation, "sm80_forward");
+  EXPECT_THAT(calls_of_a_further_run(kept),
+              ElementsAre("cuCtxGetCurrent", "cuPointerGetAttributes", "cuPointerGetAttributes",
+                          "cuPointerGetAttributes", "cuPointerGetAttributes", "cuPointerGetAttributes",
+                          "cuLaunchKernel"));
 }
 
 TEST_F(GpuRun, sm90_forward_asks_for_three_tensor_maps_besides) {
-  const ForwardArguments args = tensors_on(0);
   const Plan kept = sm90_plan();
   ASSERT_EQ(kept.implementation, "sm90_forward");
-  run(kept, args, {});
-  const cuda::ContextScope current(*cuda::Driver::instance(), 0);
-  log().clear();
-  run(kept, args, {});
-  EXPECT_THAT(log().calls, ElementsAre(StrEq("cuCtxGetCurrent"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuPointerGetAttributes"), StrEq("cuPointerGetAttributes"),
-                                       StrEq("cuTensorMapEncodeTiled"), StrEq("cuTensorMapEncodeTiled"),
-                                       StrEq("cuTensorMapEncodeTiled"), StrEq("cuLaunchKernel")));
+  EXPECT_THAT(calls_of_a_further_run(kept),
+              ElementsAre("cuCtxGetCurrent", "cuPointerGetAttributes", "cuPointerGetAttributes",
+                          "cuPointerGetAttributes", "cuPointerGetAttributes", "cuPointerGetAttributes",
+                          "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled",
+                          "cuLaunchKernel"));
 }
 
 TEST_F(GpuRun, sm90_forward_takes_its_maps_the_order_of_tiles_and_a_ticket_of_this_launch) {

@@ -1,6 +1,5 @@
 #include "backends/cuda/host/sm90_forward.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
