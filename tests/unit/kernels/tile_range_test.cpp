@@ -179,6 +179,43 @@ TEST(tile_range, lengths_of_a_trillion_stay_exact) {
   EXPECT_EQ(r.n_block_full_max, length / 64 - 1);
 }
 
+// sm90/forward.cuh counts in 32 bits and cuts a band at lengths that no tensor of its kernels passes.
+TEST(tile_range, a_cut_band_in_32_bits_gives_the_same_keys_and_blocks_up_to_the_longest_rows) {
+  constexpr Index kMost = (1 << 30) - 1024;
+  int compared = 0;
+  for (const MaskKind kind : {MaskKind::None, MaskKind::CausalBottomRight, MaskKind::CausalTopLeft}) {
+    for (const Index left : {Index{-1}, Index{0}, Index{300}, kMost, Index{1} << 40}) {
+      for (const Index right : {Index{-1}, Index{0}, Index{300}, kMost, Index{1} << 40}) {
+        for (const Index seqlen_q : {Index{1}, Index{500}, kMost}) {
+          for (const Index seqlen_k : {Index{0}, Index{1}, Index{500}, kMost}) {
+            const Case c{kind, left, right, seqlen_q, seqlen_k};
+            const KeyBand band = c.band();
+            const BasicKeyBand<int> cut{static_cast<int>(larger(band.lower, -kMost)),
+                                        static_cast<int>(smaller(larger(band.upper, -kMost), kMost))};
+            for (const Index row : {Index{0}, seqlen_q / 2, seqlen_q - 1}) {
+              const Index row_end = smaller(row + 192, seqlen_q);
+              const auto keys = visible_keys(band, seqlen_k, row, row_end);
+              const auto cut_keys = visible_keys(cut, static_cast<int>(seqlen_k), static_cast<int>(row),
+                                                 static_cast<int>(row_end));
+              ASSERT_EQ(cut_keys.begin, keys.begin) << c.text() << " row " << row;
+              ASSERT_EQ(cut_keys.end, keys.end) << c.text() << " row " << row;
+              const auto range = tile_range(band, seqlen_k, row, row_end, 128);
+              const auto cut_range = tile_range(cut, static_cast<int>(seqlen_k), static_cast<int>(row),
+                                                static_cast<int>(row_end), 128);
+              ASSERT_EQ(cut_range.n_block_min, range.n_block_min) << c.text() << " row " << row;
+              ASSERT_EQ(cut_range.n_block_max, range.n_block_max) << c.text() << " row " << row;
+              ASSERT_EQ(cut_range.n_block_full_min, range.n_block_full_min) << c.text() << " row " << row;
+              ASSERT_EQ(cut_range.n_block_full_max, range.n_block_full_max) << c.text() << " row " << row;
+              ++compared;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(compared, 3 * 5 * 5 * 3 * 4 * 3);
+}
+
 TEST(tile_range, header_includes_nothing_of_the_host_so_that_nvrtc_can_compile_it) {
   std::ifstream header(ONEPASS_SOURCE_DIR "/src/backends/cuda/kernels/common/tile_range.h");
   ASSERT_TRUE(header.is_open());
