@@ -6,6 +6,8 @@
 #include <limits>
 #include <tuple>
 
+#include "dispatch/heuristics_sm80.h"
+
 namespace onepass {
 namespace {
 
@@ -119,7 +121,8 @@ Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInf
   spec.head_dim_v = static_cast<int>(p.head_dim_v);
   spec.mask_begin = p.window_left >= 0;
   spec.mask_end = spec.mask_begin || p.window_right >= 0 || p.causal != Causal::None;
-  spec.ticket = spec.mask_end;
+  spec.ragged = has_unowned_rows(p);
+  spec.ticket = spec.mask_end || spec.ragged;  // tiles differ in length
   const Tile tile = choose_tile(p, spec.mask_end);
   spec.tile_m = tile.tile_m;
   spec.tile_n = tile.tile_n;
@@ -128,9 +131,9 @@ Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInf
   spec.two_query_stages = tile.two_query_stages;
 
   std::int64_t heads = p.batch * p.num_heads_q;
-  if (spec.mask_end && heads > 0) {
+  config.draw_early = spec.ticket && p.seqlen_k <= kShortTiles * tile.tile_n;
+  if (spec.mask_end && !spec.ragged && heads > 0) {
     config.head_group = choose_head_group(p, device);
-    config.draw_early = p.seqlen_k <= kShortTiles * tile.tile_n;
     heads = ceil_div(heads, config.head_group) * config.head_group;
   }
   config.num_tiles = ceil_div(p.seqlen_q, tile.tile_m) * heads;

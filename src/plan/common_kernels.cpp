@@ -47,11 +47,15 @@ constexpr SequenceLayout kPaged[] = {SequenceLayout::Paged};
 
 enum class Mask { None, Causal, Window };
 
+constexpr SequenceLayout kDenseQ = SequenceLayout::Dense;
+constexpr SequenceLayout kPackedQ = SequenceLayout::Packed;  // with the kernel that fills rows of no sequence
+
 /// What an engine does all day. Each row costs a kernel for every dtype, head_dim, layout and target unless
 /// the rows above name the same, about a second of one core and 15 kB; together they keep to 10 MB and to
 /// what two cores build in five minutes.
 struct Work {
   std::int64_t batch, num_heads_q, num_heads_k, seqlen_q, seqlen_k;
+  SequenceLayout q_layout;
   Mask mask;
   double softcap;
   std::span<const DType> dtypes;
@@ -60,24 +64,28 @@ struct Work {
 };
 constexpr Work kWork[] = {
     // prefill; its second row for softcap, ALiBi and bias alike
-    {4, 32, 32, 4096, 4096, Mask::Causal, 0, kBothTypes, kPrefillDims, kBothLayouts},
-    {4, 32, 32, 4096, 4096, Mask::Causal, 50, kBf16, kTermsDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 0, kBothTypes, kPrefillDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 50, kBf16, kTermsDims, kBothLayouts},
     // the same for kernels that are written for one mask (sm90_forward), and those of short prompts
-    {4, 32, 32, 4096, 4096, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
-    {4, 32, 32, 4096, 4096, Mask::Window, 0, kBothTypes, kPrefillDims, kDense},
-    {16, 32, 32, 1024, 1024, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
-    {16, 32, 32, 1024, 1024, Mask::Window, 0, kBothTypes, kSmallDims, kDense},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Window, 0, kBothTypes, kPrefillDims, kDense},
+    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
+    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Window, 0, kBothTypes, kSmallDims, kDense},
+    // packed prompts of any lengths
+    {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
+    {16, 32, 32, 4096, 4096, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
+    {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
     // decode with grouped heads: many sequences, one long sequence
-    {256, 32, 8, 1, 1024, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {1, 32, 8, 1, 32768, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {256, 32, 8, 1, 1024, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
-    {1, 32, 8, 1, 32768, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
+    {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
+    {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     // decode with as many key heads as query heads
-    {256, 32, 32, 1, 1024, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
-    {1, 32, 32, 1, 32768, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {256, 32, 32, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {1, 32, 32, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     // a few new tokens each: speculation, short prompts
-    {256, 32, 2, 16, 1024, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
-    {1, 32, 2, 16, 32768, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
+    {256, 32, 2, 16, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
+    {1, 32, 2, 16, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
 };
 
 DeviceInfo invent(const Target& target) {
@@ -105,7 +113,7 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
   p.head_dim_v = dims.v;
   p.seqlen_q = work.seqlen_q;
   p.seqlen_k = work.seqlen_k;
-  p.q_layout = SequenceLayout::Packed;  // the kernel of dense queries, and one that fills rows of no sequence
+  p.q_layout = work.q_layout;
   p.total_q = work.batch * work.seqlen_q;
   p.total_k = work.batch * work.seqlen_k;
   p.k_layout = k_layout;
@@ -120,10 +128,11 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
   p.softmax_scale = 1 / std::sqrt(static_cast<double>(dims.qk));
   p.has_lse = true;
   const std::int64_t k_rows = k_layout == SequenceLayout::Paged ? p.page_size : p.seqlen_k;
-  p.q = contiguous(0, work.num_heads_q, dims.qk);
+  const std::int64_t q_rows = work.q_layout == SequenceLayout::Packed ? 0 : p.seqlen_q;
+  p.q = contiguous(q_rows, work.num_heads_q, dims.qk);
   p.k = contiguous(k_rows, work.num_heads_k, dims.qk);
   p.v = contiguous(k_rows, work.num_heads_k, dims.v);
-  p.out = contiguous(0, work.num_heads_q, dims.v);
+  p.out = contiguous(q_rows, work.num_heads_q, dims.v);
   return p;
 }
 

@@ -42,6 +42,7 @@ constexpr FlagField kFlags[] = {
     {"_pack", &KernelSpec::pack_gqa},       {"_split", &KernelSpec::split},
     {"_q2", &KernelSpec::two_query_stages}, {"_end", &KernelSpec::mask_end},
     {"_begin", &KernelSpec::mask_begin},    {"_ticket", &KernelSpec::ticket},
+    {"_ragged", &KernelSpec::ragged},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.

@@ -42,6 +42,7 @@ struct KernelSpec {
   bool mask_end = false;          // causal, or a window to the right: rows end at different keys
   bool mask_begin = false;        // a window to the left: rows begin at different keys
   bool ticket = false;            // blocks draw their tiles, longest first
+  bool ragged = false;            // sequences have lengths of their own: tiles are counted on the device
 
   bool operator==(const KernelSpec&) const = default;
 };

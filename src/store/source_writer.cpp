@@ -39,11 +39,12 @@ std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : 
 std::string sm90_members(const KernelSpec& spec) {
   return fmt::format(R"(
   static constexpr int kQueryStages = {query_stages};
-  static constexpr bool kMaskEnd = {mask_end}, kMaskBegin = {mask_begin}, kTicket = {ticket};
+  static constexpr bool kMaskEnd = {mask_end}, kMaskBegin = {mask_begin};
+  static constexpr bool kTicket = {ticket}, kRagged = {ragged};
 {score}{value})",
                      fmt::arg("query_stages", spec.two_query_stages ? 2 : 1),
                      fmt::arg("mask_end", spec.mask_end), fmt::arg("mask_begin", spec.mask_begin),
-                     fmt::arg("ticket", spec.ticket),
+                     fmt::arg("ticket", spec.ticket), fmt::arg("ragged", spec.ragged),
                      fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n)),
                      fmt::arg("value", wgmma_from_registers("value_product", spec.dtype, spec.head_dim_v)));
 }

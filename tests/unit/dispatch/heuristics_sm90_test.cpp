@@ -185,6 +185,23 @@ TEST(heuristics_sm90, strides_that_no_tensor_map_describes_are_named) {
   }
 }
 
+TEST(heuristics_sm90, sequences_of_their_own_lengths_have_tiles_counted_on_the_device) {
+  AttentionProblem packed = packed_problem(3, 2, 2, 4096, 4096, 6000, 6000, 128);
+  packed.q = packed.k = packed.v = packed.out = {0, 256, 128, 1};
+  const Sm90ForwardConfig full = choose_sm90_forward(packed, h200());
+  EXPECT_EQ(kernel_name(full.forward),
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_ticket_ragged_sm90");
+  EXPECT_EQ(full.num_tiles, 4096 / 128 * 3 * 2);  // as many as there can be
+  EXPECT_EQ(full.head_group, 1);
+  const KernelSpec masked = choose_sm90_forward(causal(packed), h200()).forward;
+  EXPECT_TRUE(masked.ragged && masked.ticket && masked.mask_end);
+
+  AttentionProblem dense = bf16_problem(3, 2, 2, 4096, 4096, 128);
+  EXPECT_FALSE(choose_sm90_forward(dense, h200()).forward.ragged);
+  dense.has_seqused_q = true;
+  EXPECT_TRUE(choose_sm90_forward(dense, h200()).forward.ragged);
+}
+
 TEST(heuristics_sm90, strides_of_single_elements_are_nobodys_business) {
   AttentionProblem problem = bf16_problem(1, 1, 1, 512, 512, 128);
   problem.q.batch = problem.k.head = 3;

@@ -15,9 +15,8 @@ ONEPASS_DEVICE int index_at(const IndexParams& v, int i) { return v.data[static_
 
 ONEPASS_DEVICE int clamp_index(int value, int low, int high) { return max(low, min(value, high)); }
 
-/// Lengths beyond the tensors or the plan's bounds are cut and, by the first lane of a warp, reported through
-/// error_flag.
-ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx) {
+/// Lengths beyond the tensors or the plan's bounds are cut and, by a thread that reports, told through error_flag.
+ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx, bool reports) {
   Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
   int q_begin = 0, k_begin = 0, q_length = p.seqlen_q, k_length = p.seqlen_k;
   int q_room = p.seqlen_q, k_room = p.seqlen_k;
@@ -38,8 +37,13 @@ ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx) {
   s.seqlen_q = clamp_index(q_length, 0, q_room);
   s.seqlen_k = clamp_index(k_length, 0, k_room);
   const bool cut = s.seqlen_q != q_length || s.seqlen_k != k_length || s.q_row0 != q_begin || s.k_row0 != k_begin;
-  if (cut && threadIdx.x % 32 == 0) *p.error_flag = static_cast<int>(KernelError::LengthPastCapacity);
+  if (cut && reports) *p.error_flag = static_cast<int>(KernelError::LengthPastCapacity);
   return s;
+}
+
+/// For all threads of a warp: its first lane reports.
+ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx) {
+  return sequence_at(p, batch_idx, threadIdx.x % 32 == 0);
 }
 
 }  // namespace onepass::cuda

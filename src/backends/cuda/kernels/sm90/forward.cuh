@@ -31,6 +31,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/layout.h"
+#include "sm90/ragged_tiles.cuh"
 #include "sm90/softmax.cuh"
 
 namespace onepass::cuda {
@@ -65,13 +66,14 @@ struct ForwardSm90 {
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
   static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? (Spec::kRagged ? 40 : 24) : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? (Spec::kRagged ? 232 : 240) : 160;
   enum NamedBarrier { kTurn = 1, kWarpgroup = kTurn + kConsumers };  // one for each warpgroup
 
   static_assert(Spec::kTileM % 64 == 0 && (kConsumers == 2 || kConsumers == 3),
                 "registers are divided for these");
   static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
+  static_assert(Spec::kTicket || !Spec::kRagged, "tiles of sequences differ in length");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
   static_assert(kTileN % 16 == 0, "products take 16 keys a step");
 
@@ -168,11 +170,17 @@ struct ForwardSm90 {
       head = p.m_blocks.quotient(tile);
       m_block = p.m_blocks.remainder(tile, head);
     }
-    const int batch_idx = p.tile_heads.quotient(head), row0 = m_block * Spec::kTileM;
+    const int batch_idx = p.tile_heads.quotient(head);
+    return describe(batch_idx, p.tile_heads.remainder(head, batch_idx), m_block, found);
+  }
+
+  /// Whether the tile has rows; fills `found` then.
+  ONEPASS_DEVICE bool describe(int batch_idx, int head, int m_block, Work& found) const {
+    const int row0 = m_block * Spec::kTileM;
     const Sequence seq = sequence_at(p, batch_idx);
     if (row0 >= seq.seqlen_q) return false;
     found.batch_idx = batch_idx;
-    found.head = p.tile_heads.remainder(head, batch_idx);
+    found.head = head;
     found.row0 = row0;
     found.seq = seq;
     const BasicKeyBand<int> band = narrow_band(seq);
@@ -207,9 +215,10 @@ struct ForwardSm90 {
   ONEPASS_DEVICE int draw_ticket() const {
     const int count =
         static_cast<int>(atomicAdd(reinterpret_cast<unsigned*>(all.ticket), 1u));  // the low word
-    if (count + 1 == all.num_tiles) *static_cast<volatile unsigned long long*>(all.ticket) = 0;
+    if (!Spec::kRagged && count + 1 == all.num_tiles) free_tickets();
     return count + static_cast<int>(gridDim.x);
   }
+  ONEPASS_DEVICE void free_tickets() const { *static_cast<volatile unsigned long long*>(all.ticket) = 0; }
 
   /// One thread finds the tiles and tells the others, each when the loads of the one before come to their
   /// end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier where
@@ -233,6 +242,34 @@ struct ForwardSm90 {
         work_at.advance();
       }
       tile = Spec::kTicket ? draw_ticket() : tile + static_cast<int>(gridDim.x);
+    }
+  }
+
+  /// The same by a warp, over the tiles that exist. How many these are, the last number tells that is too high.
+  ONEPASS_DEVICE void schedule_ragged() {
+    const bool leads = (threadIdx.x & 31) == 0;
+    if (leads) claim_tickets();
+    RaggedTiles<Spec::kTileM, kMasked> tiles(p);
+    const bool early = all.draw_early != 0;
+    int tile = static_cast<int>(blockIdx.x);
+    for (;;) {
+      const bool over = !tiles.find(tile);
+      if (leads) {
+        mbarrier_wait(&barriers.work_empty[work_at.index], work_at.parity ^ 1);
+        Work& found = barriers.work[work_at.index];
+        found.has_rows = !over && describe(tiles.batch_idx, tiles.head, tiles.m_block, found);
+        if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
+        mbarrier_arrive(&barriers.work_full[work_at.index]);
+        if (over) {
+          if (tile - static_cast<int>(gridDim.x) + 1 == tiles.num_tiles()) free_tickets();
+        } else {
+          if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
+          tile = draw_ticket();
+        }
+      }
+      if (over) return;
+      work_at.advance();
+      tile = __shfl_sync(0xffffffffu, tile, 0);
     }
   }
 
@@ -537,7 +574,11 @@ struct ForwardSm90 {
     if (warpgroup == 0) {
       give_registers<kProducerRegisters>();
       if (threadIdx.x == 0) produce();
-      if (threadIdx.x == 32) schedule();
+      if constexpr (Spec::kRagged) {
+        if (threadIdx.x / 32 == 1) schedule_ragged();
+      } else {
+        if (threadIdx.x == 32) schedule();
+      }
     } else {
       take_registers<kConsumerRegisters>();
       consumer = warpgroup - 1;

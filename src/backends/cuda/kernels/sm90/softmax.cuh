@@ -2,9 +2,10 @@
 // scores.
 //
 // Accumulators of wgmma m64nNk16: a thread owns two rows, eight apart; of each, columns 8 j + 2 (lane % 4) +
-// {0, 1}. The maxima of a warp's rows stay while none of them has grown by more than 2^8 as an exponential:
-// the sums and O then keep their factor, and the end divides by a sum with the same reference, so nothing is
-// lost. Numerics otherwise as in common/softmax.cuh.
+// {0, 1}. The maximum of a row stays until a new one is more than 2^8 above it as an exponential: sum and O
+// then keep their factor, and the end divides by a sum with the same reference, so nothing is lost. A warp
+// skips the correction when no row of it moves; each row's bits depend on that row alone. Numerics otherwise
+// as in common/softmax.cuh.
 // Sources: Milakov and Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1.
 #pragma once
 
@@ -51,7 +52,9 @@ struct BlockSoftmax {
       larger[r] = block_max(s, r);
       if constexpr (!kFirst) {
         larger[r] = fmaxf(larger[r], max[r]);
-        moved |= !((larger[r] - max[r]) * scale_log2 <= kSlack);  // also from -inf to -inf
+        const bool moves = !((larger[r] - max[r]) * scale_log2 <= kSlack);  // also from -inf to -inf
+        if (!moves) larger[r] = max[r];
+        moved |= moves;
       }
     }
     if constexpr (!kFirst) moved = __any_sync(0xffffffffu, moved);
@@ -59,19 +62,24 @@ struct BlockSoftmax {
     if (wide) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        const float reference = finite_or_zero(max[r]);
+        const float difference = is_wide(reference * scale_log2) ? reference : 0.0f;
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i) score(s, r, i) -= finite_or_zero(max[r]);
+        for (int i = 0; i < kColumns; ++i) score(s, r, i) -= difference;
       }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float block_sum = exponentials(s, r, scale_log2, wide ? 0.0f : subtrahend[r]);
+      const float block_sum = exponentials(s, r, scale_log2, subtrahend[r]);
       sum[r] = kFirst ? block_sum : sum[r] + block_sum;
     }
     return moved;
   }
 
  private:
+  /// Too far from 0 for a rounded product: the difference is taken first then, and nothing is left to subtract.
+  ONEPASS_DEVICE static bool is_wide(float scaled) { return !(fabsf(scaled) < kWide); }
+
   /// A row without keys yet has no maximum; 0 makes all its terms 0.
   ONEPASS_DEVICE static float finite_or_zero(float x) { return x == -infinity() ? 0.0f : x; }
 
@@ -86,8 +94,9 @@ struct BlockSoftmax {
         sum[r] *= correction[r];
       }
       max[r] = larger[r];
-      subtrahend[r] = reference * scale_log2;
-      far |= !(fabsf(subtrahend[r]) < kWide);
+      const float scaled = reference * scale_log2;
+      subtrahend[r] = is_wide(scaled) ? 0.0f : scaled;
+      far |= is_wide(scaled);
     }
     wide = __any_sync(0xffffffffu, far);
   }
