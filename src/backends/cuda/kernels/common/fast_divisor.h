@@ -10,9 +10,9 @@ namespace onepass::cuda {
 
 /// divisor: 1 to 2^31 - 1, or 0 where nothing will be divided.
 struct FastDivisor {
-  int divisor = 0;
-  unsigned multiplier = 0;  // ceil(2^32 * 2^shift / divisor) - 2^32
-  int shift = 0;            // ceil(log2(divisor))
+  int divisor;
+  unsigned multiplier;  // ceil(2^32 * 2^shift / divisor) - 2^32
+  int shift;            // ceil(log2(divisor))
 
   /// n / divisor, for n from 0 to 2^31 - 1.
   ONEPASS_HOST_DEVICE constexpr int quotient(int n) const {
