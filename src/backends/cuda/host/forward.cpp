@@ -90,7 +90,7 @@ constexpr std::size_t kMostSteps = 3;  // rows of no sequence filled, attention,
 
 /// What the kernels of one call take. A launch holds addresses of it.
 struct CallParams {
-  ForwardParams forward;
+  ForwardParams forward{};
   std::optional<Sm90ForwardParams> sm90;  // for a kernel of that family
 };
 

@@ -23,7 +23,7 @@ struct FastDivisor {
   ONEPASS_HOST_DEVICE constexpr int remainder(int n, int quotient) const { return n - quotient * divisor; }
 };
 
-/// Of 0, which nothing can be divided by: the default.
+/// Of 0, which nothing can be divided by: all zeros.
 ONEPASS_HOST_DEVICE constexpr FastDivisor fast_divisor(int divisor) {
   if (divisor == 0) return {};
   FastDivisor out{divisor, 0, 0};
