@@ -77,8 +77,8 @@ struct Sm90ForwardParams {
   TensorMap k;  // boxes of 64 columns x tile_n rows
   TensorMap v;  // likewise
   ForwardParams forward;
-  // Next tile to be worked on: launch id in the high word, count in the low one. Any content will do before
-  // the launch.
+  // Next tile to be worked on: launch id in the high word, count in the low one. Whatever it
+  // held before the launch will do, but for this very id (one chance in 2^32 with leftovers of others).
   unsigned long long* ticket;  // null: thread blocks take tiles in turn
   unsigned launch_id;          // differs from launch to launch; not 0
   int num_tiles;

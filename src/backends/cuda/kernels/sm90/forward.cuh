@@ -13,7 +13,8 @@
 //            The first product of the next tile is issued with the last P V of this one, and O is stored
 //            under it
 // Order      no mask: tiles in turn. Otherwise groups of heads, whose keys stay in L2, longest rows first,
-//            and tiles by a ticket when kTicket
+//            and tiles by a ticket. kRagged: sequence after sequence (ragged_tiles.cuh), by a ticket
+// Declines   pages, splits, softcap, ALiBi, bias, a scale that is not positive (heuristics_sm90.cpp)
 // Shared     layout.h; Q + stages * (K + V), all in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread: O head_dim_v / 2, S kTileN / 2, P kTileN / 4; the producer gives its own
 //            away
