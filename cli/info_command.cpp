@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "onepass/attention.h"
 #include "plan/explain.h"
 #include "store/nvrtc.h"
+#include "support/message.h"
 
 namespace onepass::cli {
 namespace {
@@ -108,8 +108,8 @@ void print_info_text(const DeviceInfo& cpu) {
   text += labelled("caches", sizes.empty() ? "unknown" : sizes);
   text += labelled("memory", bytes_text(static_cast<double>(cpu.memory_bytes)));
   text += labelled("vectors", fmt::format("{} (available: {})", cpu.instruction_set,
-                                          fmt::join(cpu::simd_instruction_sets(), ", ")));
-  text += labelled("bf16 units", units.empty() ? "none" : fmt::format("{}", fmt::join(units, ", ")));
+                                          joined(cpu::simd_instruction_sets())));
+  text += labelled("bf16 units", units.empty() ? "none" : joined(units));
   text +=
       labelled("peaks", fmt::format("f32 {}, f16/bf16 {}, memory {} (estimated; 'onepass bench' measures)",
                                     decimal_text(cpu.f32_flops_per_second, "FLOP/s"),
@@ -121,7 +121,7 @@ void print_info_text(const DeviceInfo& cpu) {
   }
   text += labelled("kernel bundle", bundle_text());
   text += labelled("kernel cache", cache_text());
-  text += labelled("plans for", fmt::format("this-cpu, {}", fmt::join(known_devices(), ", ")));
+  text += labelled("plans for", fmt::format("this-cpu, {}", joined(known_devices())));
   print_text(text);
 }
 

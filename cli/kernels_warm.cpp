@@ -1,6 +1,5 @@
 // onepass kernels warm: what plans of the cases name is made to exist, so that no call has to compile.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -30,10 +29,9 @@ constexpr const char* kFirstGpu = "gpu";
 DeviceInfo chosen_gpu(const std::string& name) {
   if (name != kFirstGpu) {
     if (const auto device = find_device(name)) return *device;
-    throw_invalid(
-        kCall, fmt::format("--device is \"{}\"", name),
-        fmt::format("{} (the first of this machine), {}", kFirstGpu, fmt::join(known_devices(), ", ")),
-        "name the GPU to compile for, such as --device h200");
+    throw_invalid(kCall, fmt::format("--device is \"{}\"", name),
+                  fmt::format("{} (the first of this machine), {}", kFirstGpu, joined(known_devices())),
+                  "name the GPU to compile for, such as --device h200");
   }
   if (cuda::Driver::instance() != nullptr) return cuda::device_info(0);
   throw EnvironmentError(format_message(kCall, cuda::Driver::missing_reason(),

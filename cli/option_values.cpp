@@ -1,7 +1,6 @@
 #include "cli/option_values.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -39,8 +38,7 @@ T parse_word(const OptionName& name, const std::string& text, const Word<T> (&wo
     if (text == word.text) return word.value;
     allowed.emplace_back(word.text);
   }
-  fail(name, text, fmt::format("{}", fmt::join(allowed, ", ")),
-       fmt::format("use {} {}", name.option, allowed.front()));
+  fail(name, text, joined(allowed), fmt::format("use {} {}", name.option, allowed.front()));
 }
 
 constexpr Backend kBackends[] = {Backend::Auto, Backend::Cpu, Backend::Reference, Backend::Cuda};
@@ -97,7 +95,7 @@ Backend parse_backend(const OptionName& name, const std::string& text) {
     if (text == backend_name(backend)) return backend;
     allowed.emplace_back(backend_name(backend));
   }
-  fail(name, text, fmt::format("{}", fmt::join(allowed, ", ")), fmt::format("use {} auto", name.option));
+  fail(name, text, joined(allowed), fmt::format("use {} auto", name.option));
 }
 
 BenchBackends parse_backends(const OptionName& name, const std::string& text) {

@@ -1,7 +1,6 @@
 #include "cli/tensor_summary.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -65,7 +64,8 @@ std::string to_text(const TensorSummary& s) {
                                  s.min, s.max, s.mean);
   if (s.num_infinite > 0) text += fmt::format(", {} infinite", s.num_infinite);
   if (s.num_nan > 0) text += fmt::format(", {} NaN", s.num_nan);
-  if (!s.first.empty()) text += fmt::format("; first {:.6g}", fmt::join(s.first, " "));
+  if (!s.first.empty()) text += "; first";
+  for (const float value : s.first) text += fmt::format(" {:.6g}", value);
   return text;
 }
 

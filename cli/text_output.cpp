@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 #include "onepass/error.h"
 #include "support/message.h"
@@ -39,9 +38,9 @@ std::string Table::text() const {
   for (const auto& row : rows_) {
     for (std::size_t i = 0; i < widths.size(); ++i) {
       if (i == 0) {
-        fmt::format_to(std::back_inserter(text), "{:<{}}", row[i], widths[i]);
+        text += fmt::format("{:<{}}", row[i], widths[i]);
       } else {
-        fmt::format_to(std::back_inserter(text), "  {:>{}}", row[i], widths[i]);
+        text += fmt::format("  {:>{}}", row[i], widths[i]);
       }
     }
     text += '\n';

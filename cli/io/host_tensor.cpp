@@ -1,7 +1,6 @@
 #include "io/host_tensor.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <new>
@@ -34,7 +33,7 @@ HostTensor allocate_tensor(DType dtype, std::span<const std::int64_t> shape) {
   }
   if (!valid) {
     throw_invalid(
-        "allocate_tensor", fmt::format("shape is [{}]", fmt::join(shape, ", ")),
+        "allocate_tensor", "shape is " + list_string(shape),
         fmt::format("1 to {} extents of 0 or more, together less than 2^63 bytes", TensorView::kMaxRank),
         "correct the shape");
   }

@@ -1,7 +1,6 @@
 #include "io/npy.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
 #include <bit>
@@ -11,6 +10,7 @@
 #include "io/npy_header.h"
 #include "io/stored_tensor.h"
 #include "io/write_elements.h"
+#include "support/message.h"
 
 namespace onepass::io {
 namespace {
@@ -119,7 +119,7 @@ HostTensor read_npy(const ByteSource& source, std::optional<DType> raw_type, con
   const std::uint64_t held = source.size() - stored.offset;
   const std::optional<std::int64_t> needed = tensor_bytes(stored.shape, stored_bytes(stored.type));
   if (!needed || static_cast<std::uint64_t>(*needed) != held) {
-    context.fail(fmt::format("has shape {} of {}, but {} bytes of elements", extents_string(stored.shape),
+    context.fail(fmt::format("has shape {} of {}, but {} bytes of elements", list_string(stored.shape),
                              quote(header.descr), held),
                  needed ? fmt::format("exactly {} bytes of elements", *needed)
                         : std::string("shapes of less than 2^63 bytes"),
@@ -135,7 +135,7 @@ HostTensor parse_npy(std::span<const std::byte> bytes, std::optional<DType> raw_
 void write_npy(ByteSink& sink, const TensorView& view) {
   const std::span shape(view.shape.data(), static_cast<std::size_t>(view.rank));
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
-                                   npy_descr(view.dtype), fmt::join(shape, ", "), view.rank == 1 ? "," : "");
+                                   npy_descr(view.dtype), joined(shape), view.rank == 1 ? "," : "");
   const std::size_t preamble_bytes = kMagic.size() + 4;
   const std::size_t unpadded = preamble_bytes + header.size() + 1;
   header.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');

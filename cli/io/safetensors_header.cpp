@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "io/stored_tensor.h"
+#include "support/message.h"
 
 namespace onepass::io {
 namespace {
@@ -192,7 +193,7 @@ void check_size(const SafetensorsEntry& entry, std::uint64_t data_bytes, const F
   if (!element) return;
   const std::optional<std::int64_t> needed = tensor_bytes(entry.shape, *element);
   if (!needed || static_cast<std::uint64_t>(*needed) != entry.end - entry.begin) {
-    context.fail(fmt::format("{} with shape {} of {} in {} bytes", tensor, extents_string(entry.shape),
+    context.fail(fmt::format("{} with shape {} of {} in {} bytes", tensor, list_string(entry.shape),
                              entry.dtype, entry.end - entry.begin),
                  needed ? fmt::format("exactly {} bytes for this shape", *needed)
                         : std::string("shapes of less than 2^63 bytes"),

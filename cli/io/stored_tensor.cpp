@@ -1,7 +1,6 @@
 #include "io/stored_tensor.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <cmath>
 #include <limits>
 #include <new>
+
+#include "support/message.h"
 
 namespace onepass::io {
 namespace {
@@ -62,17 +63,13 @@ HostTensor allocate(DType dtype, const std::vector<std::int64_t>& shape, const F
     return allocate_tensor(dtype, shape);
   } catch (const std::bad_alloc&) {
     context.fail_environment(
-        fmt::format("holds {} of {}, {} bytes", extents_string(shape), dtype_name(dtype), bytes),
+        fmt::format("holds {} of {}, {} bytes", list_string(shape), dtype_name(dtype), bytes),
         fmt::format("tensors that fit into memory, which has {} bytes here", physical),
         "store a smaller part of the tensor, or use a machine with more memory");
   }
 }
 
 }  // namespace
-
-std::string extents_string(const std::vector<std::int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape, std::int64_t element_bytes) {
   std::int64_t bytes = element_bytes;
@@ -86,10 +83,9 @@ std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape,
 
 HostTensor load_tensor(const ByteSource& source, const StoredTensor& stored, const FileContext& context) {
   if (stored.shape.size() > TensorView::kMaxRank) {
-    context.fail(
-        fmt::format("has {} dimensions, shape {}", stored.shape.size(), extents_string(stored.shape)),
-        fmt::format("at most {} dimensions", TensorView::kMaxRank),
-        "reshape the tensor, for example to [batch, seqlen, heads, head_dim]");
+    context.fail(fmt::format("has {} dimensions, shape {}", stored.shape.size(), list_string(stored.shape)),
+                 fmt::format("at most {} dimensions", TensorView::kMaxRank),
+                 "reshape the tensor, for example to [batch, seqlen, heads, head_dim]");
   }
   const std::vector<std::int64_t> shape = stored.shape.empty() ? std::vector<std::int64_t>{1} : stored.shape;
   HostTensor tensor = allocate(dtype_of(stored.type), shape, context);

@@ -34,9 +34,6 @@ constexpr std::int64_t stored_bytes(StoredType type) {
   return type == StoredType::F64 || type == StoredType::I64 ? 8 : dtype_bytes(dtype_of(type));
 }
 
-/// "[2, 3]"
-std::string extents_string(const std::vector<std::int64_t>& shape);
-
 /// Bytes of the elements, or nothing when they (extents of 0 counted as 1, so that strides fit too) reach
 /// 2^63. Extents are not negative.
 std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape, std::int64_t element_bytes);

@@ -1,7 +1,6 @@
 // The C interface: plain structs to views and options, exceptions to statuses. No rule of attention lives
 // here.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <memory>
@@ -167,10 +166,10 @@ ForwardOptions options_of(const char* call, const onepass_forward_options* given
 
 DeviceInfo device_named(const char* call, const char* name) {
   if (const auto device = find_device(name)) return *device;
-  throw_invalid(call, fmt::format("device is \"{}\"", name),
-                fmt::format("NULL for the device that the tensors are on, or one of {}",
-                            fmt::join(known_devices(), ", ")),
-                "correct the name");
+  throw_invalid(
+      call, fmt::format("device is \"{}\"", name),
+      fmt::format("NULL for the device that the tensors are on, or one of {}", joined(known_devices())),
+      "correct the name");
 }
 
 Plan plan_of(const char* call, const onepass_forward_args* args, const onepass_forward_options* options,

@@ -1,7 +1,6 @@
 #include "onepass/tensor_view.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -13,8 +12,6 @@ namespace onepass {
 namespace {
 
 using Extents = std::span<const std::int64_t>;
-
-std::string list_string(Extents values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
 
 void check_shape(const char* call, Extents shape) {
   if (shape.empty() || shape.size() > static_cast<std::size_t>(TensorView::kMaxRank)) {

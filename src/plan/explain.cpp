@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <iterator>
 #include <string_view>
 
 #include "dispatch/accounting.h"
@@ -12,7 +11,7 @@ namespace onepass {
 namespace {
 
 void add_line(std::string& text, std::string_view label, const std::string& value) {
-  fmt::format_to(std::back_inserter(text), "{:<18}{}\n", label, value);
+  text += fmt::format("{:<18}{}\n", label, value);
 }
 
 std::string device_text(const DeviceInfo& device) {

@@ -1,7 +1,6 @@
 #include "problem/checker.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -79,8 +78,7 @@ void Checker::dtype(NamedView t, std::initializer_list<DType> allowed, const cha
   std::vector<std::string> names;
   for (const DType d : allowed) names.emplace_back(dtype_name(d));
   fail(fmt::format("{} has dtype {}", t.name, dtype_name(t.view.dtype)),
-       fmt::format("{} ({})", fmt::join(names, ", "), why),
-       fmt::format("convert {} to {}", t.name, names.front()));
+       fmt::format("{} ({})", joined(names), why), fmt::format("convert {} to {}", t.name, names.front()));
 }
 
 void Checker::fail_extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const {
@@ -92,8 +90,8 @@ void Checker::fail_extent(NamedView t, int dim, std::int64_t extent, const std::
 void Checker::shape(NamedView t, std::initializer_list<std::int64_t> shape, const char* because) const {
   if (std::equal(shape.begin(), shape.end(), t.view.shape.begin(), t.view.shape.begin() + t.view.rank))
     return;
-  fail(fmt::format("{} has another shape than needed: {}", describe(t), because),
-       fmt::format("[{}]", fmt::join(shape, ", ")), fmt::format("pass {} in that shape", t.name));
+  fail(fmt::format("{} has another shape than needed: {}", describe(t), because), list_string(shape),
+       fmt::format("pass {} in that shape", t.name));
 }
 
 void Checker::writable_strides(NamedView t) const {

@@ -1,7 +1,6 @@
 #include "store/image_search.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string_view>
 #include <utility>
@@ -93,7 +92,7 @@ class Search {
       fix = "install NVIDIA's nvrtc package (nvidia-cuda-nvrtc), or set ONEPASS_NVRTC to libnvrtc.so.13";
     }
     throw EnvironmentError(format_message(
-        "load kernel", fmt::format("{}: {}", name_, fmt::join(said_, "; ")),
+        "load kernel", fmt::format("{}: {}", name_, joined(said_, "; ")),
         "kernels that the bundle holds, or that NVRTC 12 or 13 compiles and the driver loads", fix));
   }
 

@@ -1,7 +1,6 @@
 #include "store/nvrtc.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -223,7 +222,7 @@ CompiledKernel Nvrtc::build(const KernelSpec& spec, const std::vector<std::strin
     throw EnvironmentError(format_message(
         "compile kernel",
         fmt::format("{} (NVRTC {}.{}, {}): {} (source kept: {})", name, version_.major, version_.minor,
-                    fmt::join(options, " "), what, keep_source(name, source)),
+                    joined(options, " "), what, keep_source(name, source)),
         "kernel text and an architecture that NVRTC 12 or 13 compiles",
         "use a newer NVRTC if it does not know the architecture; otherwise please report this"));
   };

@@ -1,9 +1,10 @@
 #include "store/wgmma_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <vector>
+
+#include "support/message.h"
 
 namespace onepass {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 std::string listed(std::string_view pattern, int first, int count) {
   std::vector<std::string> items;
   for (int i = first; i < first + count; ++i) items.push_back(fmt::format(fmt::runtime(pattern), i));
-  return fmt::format("{}", fmt::join(items, ", "));
+  return joined(items);
 }
 
 std::string_view ptx_type(DType dtype) { return dtype == DType::F16 ? "f16" : "bf16"; }

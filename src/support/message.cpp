@@ -1,9 +1,8 @@
 #include "support/message.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <span>
+#include <vector>
 
 namespace onepass {
 
@@ -17,14 +16,31 @@ void throw_invalid(const std::string& call, const std::string& given, const std:
   throw InvalidArgument(format_message(call, given, allowed, fix));
 }
 
-namespace {
-std::string list_string(const std::int64_t* values, int rank) {
-  return fmt::format("[{}]", fmt::join(std::span(values, static_cast<std::size_t>(rank)), ", "));
+std::string joined(std::span<const std::string> words, std::string_view separator) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (&word != words.data()) text += separator;
+    text += word;
+  }
+  return text;
 }
-}  // namespace
 
-std::string shape_string(const TensorView& view) { return list_string(view.shape.data(), view.rank); }
+std::string joined(std::span<const std::int64_t> numbers) {
+  std::vector<std::string> words;
+  for (const std::int64_t number : numbers) words.push_back(std::to_string(number));
+  return joined(words);
+}
 
-std::string strides_string(const TensorView& view) { return list_string(view.strides.data(), view.rank); }
+std::string list_string(std::span<const std::int64_t> numbers) {
+  return fmt::format("[{}]", joined(numbers));
+}
+
+std::string shape_string(const TensorView& view) {
+  return list_string(std::span(view.shape).first(static_cast<std::size_t>(view.rank)));
+}
+
+std::string strides_string(const TensorView& view) {
+  return list_string(std::span(view.strides).first(static_cast<std::size_t>(view.rank)));
+}
 
 }  // namespace onepass
