@@ -28,7 +28,8 @@ KernelResources read_resources(std::string_view log) {
           .local_bytes = largest_before(log, " bytes stack frame"),
           .spilled_bytes =
               std::max(largest_before(log, " bytes spill stores"), largest_before(log, " bytes spill loads")),
-          .serialized = log.find("wgmma.mma_async instructions are serialized") != std::string_view::npos};
+          .serialized = log.find("wgmma.mma_async instructions are serialized") != std::string_view::npos,
+          .registers_stay = log.find("setmaxnreg") != std::string_view::npos};
 }
 
 int register_budget(const KernelSpec& spec) {
@@ -46,6 +47,8 @@ std::optional<std::string> over_budget(const KernelSpec& spec, const KernelResou
                        resources.spilled_bytes);
   }
   if (resources.serialized) return "the compiler made each wgmma wait for the one before";
+  if (resources.registers_stay)
+    return "the compiler left out setmaxnreg, which moves registers between warps";
   if (resources.registers > register_budget(spec)) {
     return fmt::format("{} registers; {} are allowed", resources.registers, register_budget(spec));
   }

@@ -13,8 +13,9 @@ struct KernelResources {
   int registers = 0;    // of a thread
   int local_bytes = 0;  // stack of a thread: arrays and spilled registers, slow memory that no kernel may use
   int spilled_bytes = 0;  // stored and loaded again
-  bool serialized =
-      false;  // wgmma products wait for each other, because the compiler could not tell their registers apart
+  // wgmma products wait for each other, because the compiler could not tell their registers apart
+  bool serialized = false;
+  bool registers_stay = false;  // the compiler left setmaxnreg out
 
   bool operator==(const KernelResources&) const = default;
 };

@@ -71,5 +71,15 @@ TEST(kernel_resources, products_that_wait_for_each_other_are_over_budget) {
   EXPECT_FALSE(read_resources(kLog).serialized);
 }
 
+TEST(kernel_resources, registers_that_do_not_move_between_warps_are_over_budget) {
+  const KernelResources resources = read_resources(
+      std::string("ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain "
+                  "minimum register requirements in function 'kernel'\n") +
+      kLog);
+  EXPECT_TRUE(resources.registers_stay);
+  EXPECT_THAT(over_budget(four_warps_twice(), resources), Optional(HasSubstr("left out setmaxnreg")));
+  EXPECT_FALSE(read_resources(kLog).registers_stay);
+}
+
 }  // namespace
 }  // namespace onepass
