@@ -130,14 +130,15 @@ Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInf
   spec.stages = tile.stages;
   spec.two_query_stages = tile.two_query_stages;
 
+  Sm90TileOrder& order = config.order;
   std::int64_t heads = p.batch * p.num_heads_q;
-  config.draw_early = spec.ticket && p.seqlen_k <= kShortTiles * tile.tile_n;
+  order.draw_early = spec.ticket && p.seqlen_k <= kShortTiles * tile.tile_n;
   if (spec.mask_end && !spec.ragged && heads > 0) {
-    config.head_group = choose_head_group(p, device);
-    heads = ceil_div(heads, config.head_group) * config.head_group;
+    order.head_group = choose_head_group(p, device);
+    heads = ceil_div(heads, order.head_group) * order.head_group;
   }
-  config.num_tiles = ceil_div(p.seqlen_q, tile.tile_m) * heads;
-  config.grid = std::min<std::int64_t>(config.num_tiles, device.num_processors);
+  order.num_tiles = ceil_div(p.seqlen_q, tile.tile_m) * heads;
+  config.grid = std::min<std::int64_t>(order.num_tiles, device.num_processors);
   return config;
 }
 

@@ -10,12 +10,19 @@
 
 namespace onepass {
 
-struct Sm90ForwardConfig {
-  KernelSpec forward;  // of family Sm90Forward
-  std::int64_t num_tiles = 0;
-  std::int64_t grid = 0;
+/// Which tiles thread blocks take, and in which order.
+struct Sm90TileOrder {
+  std::int64_t num_tiles = 0;   // the last group of heads counted as if it were full
   std::int64_t head_group = 1;  // heads of all sequences whose tiles follow each other (masked kernels)
   bool draw_early = false;      // tickets are drawn a tile ahead
+
+  bool operator==(const Sm90TileOrder&) const = default;
+};
+
+struct Sm90ForwardConfig {
+  KernelSpec forward;  // of family Sm90Forward
+  Sm90TileOrder order;
+  std::int64_t grid = 0;
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };

@@ -22,10 +22,10 @@ KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid) {
+void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid, const Sm90TileOrder& order = {}) {
   if (grid == 0) return;
   plan.steps.push_back(
-      {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec)});
+      {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec, order)});
 }
 
 }  // namespace
@@ -57,17 +57,22 @@ void lay_out_sm90_forward(Plan& plan, const PlanRequest& /*request*/) {
   if (has_unowned_rows(problem)) {
     add_step(plan, row_kernel(KernelFamily::FillRows, config.forward), ceil_div(problem.total_q, kRowWarps));
   }
-  add_step(plan, config.forward, config.grid);
+  add_step(plan, config.forward, config.grid, config.order);
   if (config.forward.ticket && config.grid > 0)
     add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
 }
 
-const KernelSpec* forward_kernel(const Plan& plan) {
+const PlannedKernel* forward_kernel(const Plan& plan) {
   for (const PlanStep& step : plan.steps) {
-    const KernelSpec& spec = step.gpu_kernel->spec;
-    if (spec.family == KernelFamily::Sm80Forward || spec.family == KernelFamily::Sm90Forward) return &spec;
+    const KernelFamily family = step.gpu_kernel->spec.family;
+    if (family == KernelFamily::Sm80Forward || family == KernelFamily::Sm90Forward)
+      return step.gpu_kernel.get();
   }
   return nullptr;
+}
+
+std::int64_t num_row_tiles(const Plan& plan) {
+  return ceil_div(plan.problem->seqlen_q * plan.tile_heads, plan.tile_m);
 }
 
 KernelSpec merge_states_kernel(int compute_capability) {

@@ -11,7 +11,10 @@ void lay_out_sm90_forward(Plan& plan, const PlanRequest& request);
 
 /// The kernel of a plan that computes attention, beside those that fill and merge; null when there is nothing
 /// to compute.
-const KernelSpec* forward_kernel(const Plan& plan);
+const PlannedKernel* forward_kernel(const Plan& plan);
+
+/// Row tiles of a head, or of the heads that share tiles: of a longest sequence.
+std::int64_t num_row_tiles(const Plan& plan);
 
 /// What merge() launches on a GPU of this compute capability: a warp per row and head.
 KernelSpec merge_states_kernel(int compute_capability);

@@ -101,6 +101,17 @@ TEST_F(GpuRun, sm90_forward_takes_its_maps_the_order_of_tiles_and_a_ticket_of_th
   EXPECT_NE(log().launches[1].sm90.launch_id, first.launch_id);
 }
 
+TEST_F(GpuRun, sm90_forward_takes_its_tiles_as_the_plan_has_them) {
+  const ForwardArguments args = tensors_on(0);
+  Plan kept = ticket_plan();
+  kept.device.l2_bytes = 1;  // with which planning would choose groups of one head
+  log().clear();
+  run(kept, args, workspace_for(kept));
+  ASSERT_EQ(log().launches.size(), 1u);
+  EXPECT_EQ(log().launches[0].sm90.head_group.divisor, kBatch * kHeads);
+  EXPECT_EQ(log().launches[0].sm90.draw_early, 1);
+}
+
 TEST_F(GpuRun, a_context_of_another_device_is_current_again_afterwards) {
   const ForwardArguments args = tensors_on(1);
   const Plan kept = plan(args);

@@ -91,12 +91,12 @@ TEST(heuristics_sm90, shared_memory_and_registers_fit_at_every_head_dim) {
 
 TEST(heuristics_sm90, unmasked_tiles_are_taken_in_turn_by_as_many_blocks_as_multiprocessors) {
   const Sm90ForwardConfig large = choose_sm90_forward(bf16_problem(4, 16, 4, 4000, 4096, 128), h200());
-  EXPECT_EQ(large.num_tiles, 32 * 4 * 16);  // 31.25 tiles of 128 rows
+  EXPECT_EQ(large.order.num_tiles, 32 * 4 * 16);  // 31.25 tiles of 128 rows
   EXPECT_EQ(large.grid, 132);
-  EXPECT_EQ(large.head_group, 1);
-  EXPECT_FALSE(large.draw_early);
+  EXPECT_EQ(large.order.head_group, 1);
+  EXPECT_FALSE(large.order.draw_early);
   const Sm90ForwardConfig small = choose_sm90_forward(bf16_problem(1, 2, 2, 300, 300, 128), h200());
-  EXPECT_EQ(small.num_tiles, 3 * 2);
+  EXPECT_EQ(small.order.num_tiles, 3 * 2);
   EXPECT_EQ(small.grid, 6) << "a block without a first tile would break the count of tickets";
 }
 
@@ -104,22 +104,22 @@ TEST(heuristics_sm90, masked_heads_come_in_equal_groups_that_l2_holds) {
   // K and V of a head: 8192 * 256 * 2 bytes = 4 MiB; two thirds of 50 MiB hold 8.
   const Sm90ForwardConfig config =
       choose_sm90_forward(causal(bf16_problem(1, 18, 18, 8192, 8192, 128)), h200());
-  EXPECT_EQ(config.head_group, 6) << "18 heads in three groups, where groups of 8 would leave one of 2";
-  EXPECT_EQ(config.num_tiles, 64 * 18);
+  EXPECT_EQ(config.order.head_group, 6) << "18 heads in three groups, where groups of 8 would leave one of 2";
+  EXPECT_EQ(config.order.num_tiles, 64 * 18);
   // Query heads of a key head share it.
-  EXPECT_EQ(choose_sm90_forward(causal(bf16_problem(1, 18, 9, 8192, 8192, 128)), h200()).head_group, 9);
+  EXPECT_EQ(choose_sm90_forward(causal(bf16_problem(1, 18, 9, 8192, 8192, 128)), h200()).order.head_group, 9);
 }
 
 TEST(heuristics_sm90, the_last_group_of_heads_is_filled_up) {
   const Sm90ForwardConfig config =
       choose_sm90_forward(causal(bf16_problem(1, 19, 19, 8192, 8192, 128)), h200());
-  EXPECT_EQ(config.head_group, 7);
-  EXPECT_EQ(config.num_tiles, 64 * 21);
+  EXPECT_EQ(config.order.head_group, 7);
+  EXPECT_EQ(config.order.num_tiles, 64 * 21);
 }
 
 TEST(heuristics_sm90, tickets_of_short_tiles_are_drawn_early) {
-  EXPECT_TRUE(choose_sm90_forward(causal(bf16_problem(8, 16, 16, 512, 512, 128)), h200()).draw_early);
-  EXPECT_FALSE(choose_sm90_forward(causal(bf16_problem(8, 16, 16, 513, 513, 128)), h200()).draw_early);
+  EXPECT_TRUE(choose_sm90_forward(causal(bf16_problem(8, 16, 16, 512, 512, 128)), h200()).order.draw_early);
+  EXPECT_FALSE(choose_sm90_forward(causal(bf16_problem(8, 16, 16, 513, 513, 128)), h200()).order.draw_early);
 }
 
 TEST(heuristics_sm90, another_device_is_declined_with_what_it_has) {
@@ -191,8 +191,8 @@ TEST(heuristics_sm90, sequences_of_their_own_lengths_have_tiles_counted_on_the_d
   const Sm90ForwardConfig full = choose_sm90_forward(packed, h200());
   EXPECT_EQ(kernel_name(full.forward),
             "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_ticket_ragged_sm90");
-  EXPECT_EQ(full.num_tiles, 4096 / 128 * 3 * 2);  // as many as there can be
-  EXPECT_EQ(full.head_group, 1);
+  EXPECT_EQ(full.order.num_tiles, 4096 / 128 * 3 * 2);  // as many as there can be
+  EXPECT_EQ(full.order.head_group, 1);
   const KernelSpec masked = choose_sm90_forward(causal(packed), h200()).forward;
   EXPECT_TRUE(masked.ragged && masked.ticket && masked.mask_end);
 

@@ -28,7 +28,7 @@ TEST(cuda_plan, steps_have_their_kernel_as_the_value_that_their_name_tells) {
     EXPECT_EQ(step.gpu_kernel->spec.family, families[i]);
     EXPECT_EQ(num_threads(step.gpu_kernel->spec), step.num_threads);
   }
-  EXPECT_EQ(forward_kernel(plan), &plan.steps[1].gpu_kernel->spec);
+  EXPECT_EQ(forward_kernel(plan), plan.steps[1].gpu_kernel.get());
 }
 
 TEST(cuda_plan, copies_share_what_they_have_loaded) {
@@ -49,6 +49,14 @@ TEST(cuda_plan, a_masked_hopper_kernel_has_a_ticket_in_the_workspace) {
   EXPECT_EQ(plan.workspace[0].offset_bytes % sizeof(std::uint64_t), 0u);
 }
 
+TEST(cuda_plan, a_hopper_kernel_has_the_order_of_its_tiles) {
+  AttentionProblem problem = testing::bf16_problem(1, 18, 18, 8192, 8192, 128);
+  problem.causal = Causal::BottomRight;
+  const Sm90TileOrder order = choose_sm90_forward(problem, find_device("h200").value()).order;
+  EXPECT_NE(order, Sm90TileOrder{});
+  EXPECT_EQ(forward_kernel(h200_plan(problem))->sm90_order, order);
+}
+
 TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
   AttentionProblem problem = packed_problem(2, 8, 2, 100, 150, 4096, 5000, 128);
   problem.q = problem.out = {0, 8 * 128, 128, 1};
@@ -57,7 +65,7 @@ TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
   ASSERT_EQ(plan.steps.size(), 2u);
   EXPECT_EQ(plan.steps[0].gpu_kernel->spec.family, KernelFamily::FillRows);
   EXPECT_EQ(plan.steps[1].gpu_kernel->spec.family, KernelFamily::Sm90Forward);
-  EXPECT_EQ(forward_kernel(plan), &plan.steps[1].gpu_kernel->spec);
+  EXPECT_EQ(forward_kernel(plan), plan.steps[1].gpu_kernel.get());
 }
 
 TEST(cuda_plan, without_queries_there_is_no_forward_kernel) {

@@ -54,17 +54,17 @@ void take_report(const char* call, volatile int* flag) {
 }
 
 /// `forward` is the plan's forward kernel, which reads and writes rows in pieces; null when it has none.
-void check_pointers(const Driver& driver, const ForwardArguments& args, const KernelSpec* forward,
+void check_pointers(const Driver& driver, const ForwardArguments& args, const PlannedKernel* forward,
                     int device_idx) {
   const auto check = [&](const char* name, const TensorView& view, int alignment) {
     if (view.present() && view.num_elements() > 0)
       check_pointer(driver, "run", name, view.data, device_idx, alignment);
   };
-  const int load_bytes = forward != nullptr ? forward->load_bytes : 1;
+  const int load_bytes = forward != nullptr ? forward->spec.load_bytes : 1;
   check("q", args.q, load_bytes);
   check("k", args.k, load_bytes);
   check("v", args.v, load_bytes);
-  check("out", args.out, forward != nullptr ? forward->store_bytes : 1);
+  check("out", args.out, forward != nullptr ? forward->spec.store_bytes : 1);
   check("softmax_lse", args.softmax_lse, 4);
   check("cu_seqlens_q", args.cu_seqlens_q, 4);
   check("cu_seqlens_k", args.cu_seqlens_k, 4);
@@ -123,14 +123,14 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
   const ContextScope context(driver, device_idx);
   int* const flag = error_flag(driver, device_idx);
   take_report("run", flag);
-  check_pointers(driver, args, forward_kernel(plan), device_idx);
+  const PlannedKernel* const forward = forward_kernel(plan);
+  check_pointers(driver, args, forward, device_idx);
   if (!workspace.empty()) check_pointer(driver, "run", "workspace", workspace.data(), device_idx, 64);
 
   CallParams params{forward_params(plan, args, workspace), std::nullopt};
   params.forward.error_flag = flag;
-  if (const KernelSpec* spec = forward_kernel(plan);
-      spec != nullptr && spec->family == KernelFamily::Sm90Forward) {
-    params.sm90 = sm90_forward_params(driver, plan, *spec, args, workspace, params.forward);
+  if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Forward) {
+    params.sm90 = sm90_forward_params(driver, plan, *forward, args, workspace, params.forward);
   }
   std::array<Launch, kMostSteps> launches{};
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "plan/cuda_plan.h"
+#include "plan/planned_kernel.h"
 #include "problem/attention_problem.h"
 
 namespace onepass::cuda {
@@ -47,7 +48,7 @@ void fill_score_terms(ForwardParams& params, const AttentionProblem& problem, co
 
 ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
   const AttentionProblem& p = *plan.problem;
-  const KernelSpec* forward = forward_kernel(plan);
+  const PlannedKernel* forward = forward_kernel(plan);
   ForwardParams params{};
   params.q = tensor_params(args.q, p.q);
   params.k = tensor_params(args.k, p.k);
@@ -70,15 +71,14 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
     params.table_batch_stride = args.block_table.strides[0];
     params.table_page_stride = args.block_table.strides[1];
   }
-  fill_score_terms(params, p, args, forward != nullptr && forward->score_terms);
+  fill_score_terms(params, p, args, forward != nullptr && forward->spec.score_terms);
   params.split_o = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitOut).data());
   params.split_lse = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitLse).data());
   params.batch = static_cast<int>(p.batch);
   params.num_heads_q = static_cast<int>(p.num_heads_q);
   params.num_heads_k = static_cast<int>(p.num_heads_k);
   params.group = fast_divisor(static_cast<int>(p.group()));
-  const std::int64_t tile_rows = p.seqlen_q * plan.tile_heads;
-  params.m_blocks = fast_divisor(static_cast<int>((tile_rows + plan.tile_m - 1) / plan.tile_m));
+  params.m_blocks = fast_divisor(static_cast<int>(num_row_tiles(plan)));
   params.tile_heads = fast_divisor(static_cast<int>(p.num_heads_q / plan.tile_heads));
   params.num_splits = fast_divisor(plan.num_splits);
   params.head_dim = static_cast<int>(p.head_dim);

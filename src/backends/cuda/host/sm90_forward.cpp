@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/sm90/layout.h"
-#include "dispatch/heuristics_sm90.h"
 #include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
@@ -53,7 +52,7 @@ unsigned next_launch_id() {
 
 }  // namespace
 
-Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, const KernelSpec& spec,
+Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, const PlannedKernel& kernel,
                                       const ForwardArguments& args, std::span<std::byte> workspace,
                                       const ForwardParams& forward) {
   if (driver.api().cuTensorMapEncodeTiled == nullptr) {
@@ -63,7 +62,8 @@ Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, co
   const AttentionProblem& p = *plan.problem;
   const bool packed_q = p.q_layout == SequenceLayout::Packed, packed_k = p.k_layout == SequenceLayout::Packed;
   const std::int64_t k_batch = packed_k ? 1 : p.batch, k_rows = packed_k ? p.total_k : p.seqlen_k;
-  const Sm90ForwardConfig config = choose_sm90_forward(p, plan.device);
+  const KernelSpec& spec = kernel.spec;
+  const Sm90TileOrder& order = kernel.sm90_order;
   Sm90ForwardParams params{};
   params.q = tensor_map(driver, args.q, p.q_dtype, p.q, packed_q ? 1 : p.batch,
                         packed_q ? p.total_q : p.seqlen_q, p.num_heads_q, p.head_dim, spec.tile_m);
@@ -75,10 +75,10 @@ Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, co
   params.ticket =
       reinterpret_cast<unsigned long long*>(workspace_piece(plan, workspace, kPieceTicket).data());
   params.launch_id = next_launch_id();
-  params.draw_early = config.draw_early;
-  params.num_tiles = static_cast<int>(config.num_tiles);
-  params.head_group = fast_divisor(static_cast<int>(config.head_group));
-  params.group_tiles = fast_divisor(static_cast<int>(config.head_group * params.forward.m_blocks.divisor));
+  params.draw_early = order.draw_early;
+  params.num_tiles = static_cast<int>(order.num_tiles);
+  params.head_group = fast_divisor(static_cast<int>(order.head_group));
+  params.group_tiles = fast_divisor(static_cast<int>(order.head_group * params.forward.m_blocks.divisor));
   return params;
 }
 

@@ -7,13 +7,13 @@
 #include "backends/cuda/host/driver.h"
 #include "backends/cuda/kernels/params.h"
 #include "onepass/attention.h"
-#include "store/kernel_spec.h"
+#include "plan/planned_kernel.h"
 
 namespace onepass::cuda {
 
 /// Tensor maps, the order of tiles and the ticket, around what every kernel takes.
 /// @throws EnvironmentError when the driver makes no tensor maps.
-Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, const KernelSpec& spec,
+Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, const PlannedKernel& kernel,
                                       const ForwardArguments& args, std::span<std::byte> workspace,
                                       const ForwardParams& forward);
 
