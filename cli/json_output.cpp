@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/text_output.h"
+#include "plan/step_occupancy.h"
 
 namespace onepass::cli {
 namespace {
@@ -20,6 +21,36 @@ std::string message_part(const std::string& message, const std::string& label) {
 
 Json strides_to_json(const TensorStrides& strides) {
   return {{"batch", strides.batch}, {"row", strides.row}, {"head", strides.head}, {"dim", strides.dim}};
+}
+
+const char* name_of(RegistersFrom from) {
+  switch (from) {
+    case RegistersFrom::Loaded: return "driver";
+    case RegistersFrom::Bundle: return "bundle";
+    case RegistersFrom::LaunchBound: break;
+  }
+  return "launch bound";
+}
+
+Json occupancy_to_json(const StepOccupancy& o) {
+  const auto optional = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  return {{"query_buffers", o.query_buffers},
+          {"key_value_stages", o.key_value_stages},
+          {"shared_bytes", o.shared_bytes},
+          {"shared_bytes_per_processor", o.shared_bytes_per_processor},
+          {"registers", o.registers},
+          {"registers_from", name_of(o.registers_from)},
+          {"blocks_per_processor", o.limits.blocks()},
+          {"exact_blocks", o.exact_blocks},
+          {"blocks_by_shared_memory", o.limits.by_shared_memory},
+          {"blocks_by_threads", o.limits.by_threads},
+          {"blocks_by_registers", o.limits.by_registers},
+          {"blocks_at_once", o.blocks_at_once},
+          {"tiles", optional(o.num_tiles)},
+          {"waves", o.num_tiles ? Json(nullptr) : optional(o.rounds)},
+          {"tiles_per_block", o.num_tiles ? optional(o.rounds) : Json(nullptr)},
+          {"exact_rounds", o.exact_rounds},
+          {"last_round", optional(o.last_round)}};
 }
 
 }  // namespace
@@ -120,6 +151,8 @@ Json plan_to_json(const Plan& plan) {
     steps.push_back({{"kernel", step.kernel},
                      {"num_work_items", step.num_work_items},
                      {"num_threads", step.num_threads}});
+    if (const auto occupancy = step_occupancy(plan, step, Bundle::shipped()))
+      steps.back()["occupancy"] = occupancy_to_json(*occupancy);
   }
   Json workspace = Json::array();
   for (const WorkspacePiece& piece : plan.workspace) {

@@ -35,7 +35,10 @@ Built build(const CommonKernel& kernel, const Nvrtc& nvrtc) {
   CompiledKernel compiled = ptx ? nvrtc.compile_ptx(kernel.spec) : nvrtc.compile(kernel.spec);
   Built built;
   built.image = {std::move(compiled.image), kernel_name(kernel.spec), kernel.kind, KernelOrigin::Compiled};
-  if (!ptx) built.finding = over_budget(kernel.spec, compiled.resources);
+  if (!ptx) {
+    built.image.registers = compiled.resources.registers;
+    built.finding = over_budget(kernel.spec, compiled.resources);
+  }
   return built;
 }
 

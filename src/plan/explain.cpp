@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dispatch/accounting.h"
+#include "plan/step_occupancy.h"
 
 namespace onepass {
 namespace {
@@ -32,6 +33,47 @@ void add_problem_and_device(std::string& text, const AttentionProblem& problem, 
   add_line(text, "problem", to_string(problem));
   add_line(text, "device", device_text(device));
   add_line(text, "  peaks", peaks_text(device));
+}
+
+std::string registers_text(const StepOccupancy& o) {
+  switch (o.registers_from) {
+    case RegistersFrom::Loaded: return fmt::format("{} a thread, as loaded by the driver", o.registers);
+    case RegistersFrom::Bundle: return fmt::format("{} a thread, as compiled for the bundle", o.registers);
+    case RegistersFrom::LaunchBound: break;
+  }
+  return fmt::format("at most {} a thread, by the bound at launch; no machine code is at hand", o.registers);
+}
+
+std::string rounds_text(const StepOccupancy& o) {
+  if (!o.rounds) return "none: a multiprocessor cannot hold a block";
+  const char* at_most = o.exact_rounds ? "" : "at most ";
+  std::string text = o.num_tiles ? fmt::format("{}{} for {} blocks that stay, {}{:.2f} each", at_most,
+                                               *o.num_tiles, o.blocks_at_once, at_most, *o.rounds)
+                                 : fmt::format("{}{:.2f}, with {} blocks{} at once", at_most, *o.rounds,
+                                               o.blocks_at_once, o.exact_blocks ? "" : " or more");
+  if (o.last_round) {
+    text += fmt::format("; the last {} fills {:.0f} % of the GPU", o.num_tiles ? "round" : "wave",
+                        *o.last_round * 100);
+  }
+  return text;
+}
+
+void add_occupancy(std::string& text, const StepOccupancy& o) {
+  add_line(text, "  buffers",
+           fmt::format("{} for Q, {} for K and V each", o.query_buffers, o.key_value_stages));
+  add_line(text, "  shared memory",
+           fmt::format("{} a block, {:.0f} % of the {} of a multiprocessor",
+                       bytes_text(static_cast<double>(o.shared_bytes)),
+                       100.0 * static_cast<double>(o.shared_bytes) /
+                           static_cast<double>(o.shared_bytes_per_processor),
+                       bytes_text(static_cast<double>(o.shared_bytes_per_processor))));
+  add_line(text, "  registers", registers_text(o));
+  const char* or_more = o.registers_from == RegistersFrom::LaunchBound ? " or more" : "";
+  add_line(text, "  occupancy",
+           fmt::format("{} block{} a multiprocessor{} (shared memory {}, threads {}, registers {}{})",
+                       o.limits.blocks(), o.limits.blocks() == 1 ? "" : "s", o.exact_blocks ? "" : " or more",
+                       o.limits.by_shared_memory, o.limits.by_threads, o.limits.by_registers, or_more));
+  add_line(text, o.num_tiles ? "  tiles" : "  waves", rounds_text(o));
 }
 
 void add_accounting(std::string& text, const AttentionProblem& problem, const Accounting& a) {
@@ -104,6 +146,8 @@ std::string Plan::explain() const {
         text, fmt::format("step {}", i + 1),
         fmt::format(fmt::runtime(cpu ? "{}: {} work items on {} threads" : "{}: {} blocks of {} threads"),
                     steps[i].kernel, steps[i].num_work_items, steps[i].num_threads));
+    if (const auto occupancy = step_occupancy(*this, steps[i], Bundle::shipped()))
+      add_occupancy(text, *occupancy);
   }
   add_line(text, "tiles",
            fmt::format("{} rows (queries of {} head{}) x {} keys", tile_m, tile_heads,

@@ -76,7 +76,7 @@ std::optional<Bundle::Entry> take_entry(std::string_view& index) {
   if (index.size() < sizeof record) return std::nullopt;
   std::memcpy(&record, index.data(), sizeof record);
   index.remove_prefix(sizeof record);
-  if (record.name_bytes > index.size() || record.kind > static_cast<std::uint32_t>(ImageKind::Ptx) ||
+  if (record.name_bytes > index.size() || record.kind > static_cast<std::uint16_t>(ImageKind::Ptx) ||
       record.image_bytes > kMostBytes) {
     return std::nullopt;
   }
@@ -85,7 +85,8 @@ std::optional<Bundle::Entry> take_entry(std::string_view& index) {
                       record.offset,
                       record.hash,
                       record.stored_bytes,
-                      record.image_bytes};
+                      record.image_bytes,
+                      record.registers};
   index.remove_prefix(record.name_bytes);
   return entry;
 }
@@ -139,15 +140,20 @@ const Bundle& Bundle::shipped() {
   return bundle;
 }
 
-std::optional<std::string> Bundle::read(std::string_view name, ImageKind kind) const {
+const Bundle::Entry* Bundle::find(std::string_view name, ImageKind kind) const {
   const auto it = std::lower_bound(entries_.begin(), entries_.end(), std::tuple(name, kind),
                                    [](const Entry& entry, const auto& key) { return order_of(entry) < key; });
-  if (it == entries_.end() || order_of(*it) != std::tuple(name, kind)) return std::nullopt;
-  const std::optional<std::string> stored = read_range(path_, it->offset, it->stored_bytes);
+  return it == entries_.end() || order_of(*it) != std::tuple(name, kind) ? nullptr : &*it;
+}
+
+std::optional<std::string> Bundle::read(std::string_view name, ImageKind kind) const {
+  const Entry* entry = find(name, kind);
+  if (entry == nullptr) return std::nullopt;
+  const std::optional<std::string> stored = read_range(path_, entry->offset, entry->stored_bytes);
   if (!stored) return std::nullopt;
-  std::string image(it->image_bytes, '\0');
+  std::string image(entry->image_bytes, '\0');
   const std::size_t bytes = ZSTD_decompress(image.data(), image.size(), stored->data(), stored->size());
-  if (ZSTD_isError(bytes) != 0 || bytes != image.size() || hash_of(image) != it->hash) return std::nullopt;
+  if (ZSTD_isError(bytes) != 0 || bytes != image.size() || hash_of(image) != entry->hash) return std::nullopt;
   return image;
 }
 

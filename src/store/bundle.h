@@ -20,7 +20,7 @@ namespace onepass {
 /// Little endian, like the machines that have these GPUs.
 struct BundleHeader {
   char magic[8] = {'o', 'n', 'e', 'p', 'a', 's', 's', 'B'};
-  std::uint32_t format = 1;
+  std::uint32_t format = 2;
   std::uint32_t num_entries = 0;
   std::uint64_t sources = 0;      // sources_hash() of the library that wrote it
   std::uint64_t index_bytes = 0;  // images begin after header and index
@@ -32,7 +32,8 @@ struct BundleRecord {
   std::uint64_t offset = 0;  // from the start of the file
   std::uint64_t hash = 0;    // of the image
   std::uint32_t stored_bytes = 0, image_bytes = 0;
-  std::uint32_t kind = 0;  // ImageKind
+  std::uint16_t kind = 0;       // ImageKind
+  std::uint16_t registers = 0;  // of a thread; 0: not known, as of PTX
   std::uint32_t name_bytes = 0;
 };
 
@@ -43,6 +44,7 @@ class Bundle {
     ImageKind kind = ImageKind::Cubin;
     std::uint64_t offset = 0, hash = 0;
     std::uint32_t stored_bytes = 0, image_bytes = 0;
+    int registers = 0;
   };
 
   /// No bundle: problem() says `why`.
@@ -53,6 +55,8 @@ class Bundle {
   /// share/onepass of its prefix.
   static const Bundle& shipped();
 
+  /// The index's entry; null when there is none. It lives as long as the bundle.
+  const Entry* find(std::string_view name, ImageKind kind) const;
   /// The image, checked; nothing when there is no such entry or it is damaged.
   std::optional<std::string> read(std::string_view name, ImageKind kind) const;
 

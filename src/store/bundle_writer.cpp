@@ -53,7 +53,8 @@ std::string bundle_bytes(BundleContent content) {
     record.hash = hash_of(image.bytes);
     record.stored_bytes = static_cast<std::uint32_t>(stored.size());
     record.image_bytes = static_cast<std::uint32_t>(image.bytes.size());
-    record.kind = static_cast<std::uint32_t>(image.kind);
+    record.kind = static_cast<std::uint16_t>(image.kind);
+    record.registers = static_cast<std::uint16_t>(image.registers);
     record.name_bytes = static_cast<std::uint32_t>(image.entry.size());
     index += bytes_of(record);
     index += image.entry;

@@ -19,6 +19,7 @@ struct KernelImage {
   std::string entry;  // the function's name: that of the spec it was compiled from
   ImageKind kind = ImageKind::Cubin;
   KernelOrigin origin = KernelOrigin::Compiled;
+  int registers = 0;  // of a thread, as the compiler reported; 0: not known
 };
 
 }  // namespace onepass

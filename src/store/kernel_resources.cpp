@@ -33,7 +33,7 @@ KernelResources read_resources(std::string_view log) {
 }
 
 int register_budget(const KernelSpec& spec) {
-  constexpr int kRegistersOfSm = 65536, kMost = 255, kGranularity = 8;
+  constexpr int kMost = 255, kGranularity = 8;
   const int fair = kRegistersOfSm / std::max(1, num_threads(spec) * spec.min_blocks);
   return std::min(fair / kGranularity * kGranularity, kMost);
 }

@@ -23,8 +23,10 @@ struct KernelResources {
 /// From the log of --ptxas-options=-v: the most of any function in it. All -1 when the log says nothing.
 KernelResources read_resources(std::string_view log);
 
-/// Registers that a thread may have so that min_blocks blocks fit on an SM, which has 65536 and gives them
-/// out in eights; 255 at most.
+inline constexpr int kRegistersOfSm = 65536;  // of every GPU since compute capability 8.0
+
+/// Registers that a thread may have so that min_blocks blocks fit on an SM, which gives them out in eights;
+/// 255 at most.
 int register_budget(const KernelSpec& spec);
 
 /// Which budget a kernel breaks, with its numbers; nothing when it keeps to all.

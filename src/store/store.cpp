@@ -26,6 +26,11 @@ std::optional<std::string> load(const KernelImage& image, LoadedKernel& kernel) 
       result != 0) {
     return refusal("cuModuleGetFunction", result);
   }
+  if (const auto result =
+          api.cuFuncGetAttribute(&kernel.registers, cuda::kFunctionNumRegisters, kernel.function);
+      result != 0) {
+    return refusal("cuFuncGetAttribute", result);
+  }
   if (kernel.shared_bytes > std::size_t{48} * 1024) {
     if (const auto result = api.cuFuncSetAttribute(kernel.function, cuda::kFunctionMaxDynamicSharedBytes,
                                                    static_cast<int>(kernel.shared_bytes));
@@ -53,7 +58,7 @@ const LoadedKernel& KernelStore::get(const KernelSpec& spec, int device_idx, Ker
     }
   }
   // Outside the lock: kernels compile in parallel. Two threads may load the same one; the first is kept.
-  LoadedKernel kernel{device_idx, nullptr, num_threads(spec), shared_bytes(spec)};
+  LoadedKernel kernel{device_idx, nullptr, num_threads(spec), shared_bytes(spec), 0};
   const KernelOrigin found = find_image(process_image_sources(), spec,
                                         [&](const KernelImage& image) { return load(image, kernel); });
   if (origin != nullptr) *origin = found;

@@ -18,6 +18,7 @@ struct LoadedKernel {
   cuda::CUfunction function = nullptr;
   int num_threads = 0;
   std::size_t shared_bytes = 0;
+  int registers = 0;  // of a thread, as the driver tells
 };
 
 class KernelStore {

@@ -17,11 +17,6 @@ class Kernels(CliTest):
         self.set_variable("ONEPASS_CACHE_DIR", self.path("cache"))
         self.set_variable("ONEPASS_BUNDLE", self.path("no.bundle"))
 
-    def set_variable(self, name, value):
-        before = os.environ.get(name)
-        os.environ[name] = value
-        self.addCleanup(lambda: os.environ.update({name: before}) if before is not None else os.environ.pop(name))
-
     def need_compiler(self):
         text = self.document("info")["gpu"]["compiler"]
         if not text.startswith("NVRTC"):

@@ -107,6 +107,11 @@ class CliTest(unittest.TestCase):
         self.seed = int(os.environ.get("ONEPASS_TEST_SEED", random.randrange(1 << 30)))
         self.random = random.Random(self.seed)
 
+    def set_variable(self, name, value):
+        before = os.environ.get(name)
+        os.environ[name] = value
+        self.addCleanup(lambda: os.environ.update({name: before}) if before is not None else os.environ.pop(name))
+
     def path(self, name):
         return os.path.join(self.folder, name)
 

@@ -87,6 +87,37 @@ class Plan(CliTest):
         self.assertIn("sm90_forward_bf16_d128_v128", text)
         self.assertIn("ticket", text)
 
+    def test_an_attention_kernel_has_what_it_takes_of_a_multiprocessor(self):
+        self.set_variable("ONEPASS_BUNDLE", self.path("no.bundle"))
+        case = "bf16_b2_hq32_hk8_sq4096_d128_causal"
+        lines = self.succeed("plan", case, "--device", "h200").split("\n")
+        step = next(i for i, line in enumerate(lines) if line.startswith("step 1 "))
+        self.assertEqual(lines[step + 1:step + 6], [
+            "  buffers         2 for Q, 2 for K and V each",
+            "  shared memory   192.3 KiB a block, 84 % of the 228.0 KiB of a multiprocessor",
+            "  registers       at most 168 a thread, by the bound at launch; no machine code is at hand",
+            "  occupancy       1 block a multiprocessor (shared memory 1, threads 5, registers 1 or more)",
+            "  tiles           2048 for 132 blocks that stay, 15.52 each; the last round fills 52 % of the GPU"])
+        occupancy = self.document("plan", case, "--device", "h200")["plan"]["steps"][0]["occupancy"]
+        self.assertEqual((occupancy["query_buffers"], occupancy["key_value_stages"]), (2, 2))
+        self.assertEqual((occupancy["registers"], occupancy["registers_from"]), (168, "launch bound"))
+        self.assertEqual((occupancy["blocks_per_processor"], occupancy["exact_blocks"]), (1, True))
+        self.assertEqual((occupancy["tiles"], occupancy["waves"]), (2048, None))
+        self.assertAlmostEqual(occupancy["tiles_per_block"], 2048 / 132)
+        self.assertAlmostEqual(occupancy["last_round"], 68 / 132)
+
+    def test_waves_are_those_of_an_attention_kernel(self):
+        self.set_variable("ONEPASS_BUNDLE", self.path("no.bundle"))
+        document = self.document("plan", "bf16_b1_hq32_hk8_sq1_sk8192_d128_causal", "--device", "a100")
+        attention, merge = document["plan"]["steps"]
+        self.assertNotIn("occupancy", merge)
+        occupancy = attention["occupancy"]
+        self.assertEqual((occupancy["registers_from"], occupancy["exact_blocks"]), ("launch bound", False))
+        self.assertEqual((occupancy["tiles"], occupancy["last_round"]), (None, None))
+        self.assertAlmostEqual(occupancy["waves"], attention["num_work_items"] / occupancy["blocks_at_once"])
+        text = self.succeed("plan", "bf16_b1_hq32_hk8_sq1_sk8192_d128_causal", "--device", "a100")
+        self.assertIn("\n  waves           at most 1.00, with 216 blocks or more at once\n", text)
+
     def test_every_known_device(self):
         for device in self.document("info")["known_devices"]:
             self.assertEqual(self.document("plan", CASE, "--device", device)["device"]["name"], device)

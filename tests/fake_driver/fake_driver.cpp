@@ -201,8 +201,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
       &shared.functions.try_emplace({device_idx, name}, cuda::CUfunc_st{name, device_idx}).first->second;
   return 0;
 }
-CUresult cuFuncGetAttribute(int* value, cuda::FunctionAttribute, CUfunction) {
-  *value = 0;
+CUresult cuFuncGetAttribute(int* value, cuda::FunctionAttribute attribute, CUfunction) {
+  *value = attribute == cuda::kFunctionNumRegisters ? kNumRegisters : 0;
   return 0;
 }
 CUresult cuFuncSetAttribute(CUfunction, cuda::FunctionAttribute, int) {

@@ -14,6 +14,7 @@ namespace onepass::fake {
 
 inline constexpr int kNumDevices = 2;
 inline constexpr unsigned char kMapFill = 0x5a;
+inline constexpr int kNumRegisters = 72;  // of every kernel
 
 struct Launch {
   const std::string* kernel;  // its name

@@ -112,6 +112,13 @@ TEST_F(GpuRun, sm90_forward_takes_its_tiles_as_the_plan_has_them) {
   EXPECT_EQ(log().launches[0].sm90.draw_early, 1);
 }
 
+TEST_F(GpuRun, a_plan_that_ran_tells_the_registers_of_what_the_driver_loaded) {
+  const Plan kept = sm80_plan();
+  EXPECT_THAT(kept.explain(), Not(HasSubstr("loaded by the driver")));
+  run(kept, tensors_on(0), {});
+  EXPECT_THAT(kept.explain(), HasSubstr("registers       72 a thread, as loaded by the driver"));
+}
+
 TEST_F(GpuRun, a_context_of_another_device_is_current_again_afterwards) {
   const ForwardArguments args = tensors_on(1);
   const Plan kept = plan(args);

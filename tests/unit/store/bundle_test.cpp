@@ -27,7 +27,7 @@ BundleContent small_content() {
   return {kSources,
           13,
           0,
-          {{text_of('a', 400), "kernel_one", ImageKind::Cubin, KernelOrigin::Compiled},
+          {{text_of('a', 400), "kernel_one", ImageKind::Cubin, KernelOrigin::Compiled, 168},
            {text_of('A', 300), "kernel_two", ImageKind::Cubin, KernelOrigin::Compiled},
            {text_of('0', 200), "kernel_one", ImageKind::Ptx, KernelOrigin::Compiled}}};
 }
@@ -66,6 +66,15 @@ TEST(bundle, returns_what_was_written) {
   EXPECT_FALSE(bundle.read("kernel", ImageKind::Cubin).has_value());
   EXPECT_FALSE(bundle.read("zzz", ImageKind::Cubin).has_value());
   EXPECT_THAT(describe(bundle), HasSubstr("3 kernels (" + file.path()));
+}
+
+TEST(bundle, knows_the_registers_of_its_machine_code) {
+  const BundleFile file(bundle_bytes(small_content()));
+  const Bundle bundle = file.open();
+  ASSERT_NE(bundle.find("kernel_one", ImageKind::Cubin), nullptr);
+  EXPECT_EQ(bundle.find("kernel_one", ImageKind::Cubin)->registers, 168);
+  EXPECT_EQ(bundle.find("kernel_one", ImageKind::Ptx)->registers, 0);
+  EXPECT_EQ(bundle.find("kernel_two", ImageKind::Ptx), nullptr);
 }
 
 TEST(bundle, the_order_of_its_content_does_not_matter) {
