@@ -33,7 +33,7 @@ Compiled compile(const KernelSpec& spec, bool ptx, const Nvrtc& nvrtc) {
   return result;
 }
 
-Json to_json(const KernelSpec& spec, const Compiled& result, ImageKind kind) {
+Json kernel_to_json(const KernelSpec& spec, const Compiled& result, ImageKind kind) {
   const bool ptx = kind == ImageKind::Ptx;
   Json json = {{"name", kernel_name(spec)},
                {"architecture", architecture_text(spec, kind)},
@@ -77,7 +77,7 @@ ExitStatus compile_kernels(const CommandLine& line) {
     const Compiled& result = results[i];
     const KernelResources& r = result.kernel.resources;
     failed = failed || result.over_budget;
-    list.push_back(to_json(specs[i], result, o.ptx ? ImageKind::Ptx : ImageKind::Cubin));
+    list.push_back(kernel_to_json(specs[i], result, o.ptx ? ImageKind::Ptx : ImageKind::Cubin));
     const auto number = [&](int value) { return o.ptx ? std::string("-") : std::to_string(value); };
     table.add({o.names[i], number(r.registers), number(register_budget(specs[i])), number(r.local_bytes),
                bytes_text(static_cast<double>(result.kernel.image.size())), seconds_text(result.seconds)});

@@ -3,8 +3,8 @@
     tidy_batches.py FOLDER FILE...
 
 FOLDER is a build folder with compile_commands.json. Files of equal options share a unit unless a name that both
-declare outside of functions might clash. Writes FOLDER/batches/batch_<n>.cpp and their compile_commands.json, and
-prints the paths of the units.
+declare outside of functions might clash; kCall, which every command has, gets a number in each file. Writes
+FOLDER/batches/batch_<n>.cpp and their compile_commands.json, and prints the paths of the units.
 """
 import json
 import pathlib
@@ -25,7 +25,7 @@ def declared_names(path):
         if line.startswith("#define") or (line[:1].isalpha() and not line.startswith("namespace")):
             for groups in DECLARED.findall(line):
                 names.update(filter(None, groups))
-    return names - {"const", "noexcept", "static_assert", "void"}
+    return names - {"const", "noexcept", "static_assert", "void", "kCall"}
 
 
 def options_of(entry):
@@ -65,7 +65,8 @@ def main():
     entries = []
     for n, (command, _, files) in enumerate(sorted(batches, key=lambda batch: -len(batch[2]))):
         unit = out / f"batch_{n}.cpp"
-        unit.write_text("".join(f'#include "{path}"\n' for path in files))
+        unit.write_text("".join(
+            f'#define kCall kCall{i}\n#include "{path}"\n#undef kCall\n' for i, path in enumerate(files)))
         entries.append({"directory": str(folder), "file": str(unit), "arguments": [*command, "-c", str(unit)]})
         print(unit)
     (out / "compile_commands.json").write_text(json.dumps(entries))
