@@ -67,7 +67,10 @@ ExitStatus compile_kernels(const CommandLine& line) {
   if (!o.out.empty()) try_out_file(kCall, o.out);
   std::vector<Compiled> results(specs.size());
   parallel_for(specs.size(), [&](std::size_t i) { results[i] = compile(specs[i], o.ptx, nvrtc); });
-  if (!o.out.empty()) write_out_file(kCall, o.out, results.front().kernel.image);
+  if (!o.out.empty()) {
+    const std::string_view image = results.front().kernel.image;
+    write_out_file(kCall, o.out, o.ptx ? image.substr(0, image.find('\0')) : image);  // text without its end
+  }
 
   bool failed = false;
   Json list = Json::array();

@@ -33,7 +33,7 @@ bool fits_tensor_map(std::int64_t batch, std::int64_t rows, std::int64_t heads,
 
 struct Tile {
   int tile_m, tile_n, stages;
-  bool two_query_stages;
+  bool two_query_stages, two_probabilities;
 };
 
 /// Measured on an H200 (bench/LOG.md); for other head_dims the largest tile that registers and shared memory
@@ -41,18 +41,18 @@ struct Tile {
 Tile choose_tile(const AttentionProblem& p, bool masked) {
   const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
   if (wide <= 64) {
-    if (masked && p.seqlen_k <= 1024) return {128, 128, 4, true};
-    return {192, 128, 3, true};
+    if (masked && p.seqlen_k <= 1024) return {128, 128, 4, true, false};
+    return {192, 128, 3, true, false};
   }
-  if (wide <= 128) return {128, 128, 2, true};
-  if (p.head_dim_v <= 128 && wide <= 192) return {128, 128, 2, false};
-  if (wide <= 192) return {128, 96, 2, false};
-  return {128, 64, 2, false};
+  // Two sets of probabilities make the code longer, which tiles of few key blocks do not gain back.
+  if (wide <= 128) return {128, 128, 2, true, p.seqlen_k > (masked ? 2048 : 512)};
+  if (p.head_dim_v <= 128 && wide <= 192) return {128, 128, 2, false, true};
+  if (wide <= 192) return {128, 96, 2, false, false};
+  return {128, 64, 2, false, false};
 }
 
 /// Heads in equal groups, whose K and V fit in two thirds of L2.
-std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& device) {
-  const std::int64_t heads = p.batch * p.num_heads_q;
+std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& device, std::int64_t heads) {
   const std::int64_t l2 = device.l2_bytes > 0 ? device.l2_bytes : std::int64_t{32} << 20;
   const std::int64_t bytes_per_head =
       std::max<std::int64_t>(1, 2 * p.seqlen_k * (p.head_dim + p.head_dim_v) / p.group());
@@ -129,13 +129,14 @@ Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInf
   spec.num_warps = 4 * (tile.tile_m / 64 + 1);
   spec.stages = tile.stages;
   spec.two_query_stages = tile.two_query_stages;
+  spec.two_probabilities = tile.two_probabilities;
 
   Sm90TileOrder& order = config.order;
   std::int64_t heads = p.batch * p.num_heads_q;
   order.draw_early = spec.ticket && p.seqlen_k <= kShortTiles * tile.tile_n;
-  if (spec.mask_end && !spec.ragged && heads > 0) {
-    order.head_group = choose_head_group(p, device);
-    heads = ceil_div(heads, order.head_group) * order.head_group;
+  if (spec.mask_end && heads > 0) {
+    order.head_group = choose_head_group(p, device, spec.ragged ? p.num_heads_q : heads);
+    if (!spec.ragged) heads = ceil_div(heads, order.head_group) * order.head_group;
   }
   order.num_tiles = ceil_div(p.seqlen_q, tile.tile_m) * heads;
   config.grid = std::min<std::int64_t>(order.num_tiles, device.num_processors);

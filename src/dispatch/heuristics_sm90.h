@@ -13,7 +13,8 @@ namespace onepass {
 /// Which tiles thread blocks take, and in which order.
 struct Sm90TileOrder {
   std::int64_t num_tiles = 0;   // the last group of heads counted as if it were full
-  std::int64_t head_group = 1;  // heads of all sequences whose tiles follow each other (masked kernels)
+  std::int64_t head_group = 1;  // heads whose tiles follow each other (masked kernels): of all sequences,
+                                // or of one where they are ragged
   bool draw_early = false;      // tickets are drawn a tile ahead
 
   bool operator==(const Sm90TileOrder&) const = default;

@@ -74,12 +74,13 @@ constexpr Work kWork[] = {
     // the same for kernels that are written for one mask (sm90_forward), and those of short prompts
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::Window, 0, kBf16, kUsualDims, kDense},
-    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
+    {32, 32, 32, 512, 512, kDenseQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
+    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 1024, 1024, kDenseQ, Mask::Window, 0, kBf16, kSmallDims, kDense},
     // packed prompts of any lengths
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
-    {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kSmallDims, kDense},
+    {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
     // decode with grouped heads: many sequences, one long sequence
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},

@@ -40,9 +40,9 @@ struct FlagField {
 constexpr FlagField kFlags[] = {
     {"_paged", &KernelSpec::paged},         {"_terms", &KernelSpec::score_terms},
     {"_pack", &KernelSpec::pack_gqa},       {"_split", &KernelSpec::split},
-    {"_q2", &KernelSpec::two_query_stages}, {"_end", &KernelSpec::mask_end},
-    {"_begin", &KernelSpec::mask_begin},    {"_ticket", &KernelSpec::ticket},
-    {"_ragged", &KernelSpec::ragged},
+    {"_q2", &KernelSpec::two_query_stages}, {"_p2", &KernelSpec::two_probabilities},
+    {"_end", &KernelSpec::mask_end},        {"_begin", &KernelSpec::mask_begin},
+    {"_ticket", &KernelSpec::ticket},       {"_ragged", &KernelSpec::ragged},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.

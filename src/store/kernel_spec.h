@@ -38,11 +38,12 @@ struct KernelSpec {
   bool pack_gqa = false;     // the query heads of a key head are rows of one tile
   bool split = false;        // part of the keys, f32 partial results
   // of sm90_forward
-  bool two_query_stages = false;  // Q buffers in shared memory: two instead of one
-  bool mask_end = false;          // causal, or a window to the right: rows end at different keys
-  bool mask_begin = false;        // a window to the left: rows begin at different keys
-  bool ticket = false;            // blocks draw their tiles, longest first
-  bool ragged = false;            // sequences have lengths of their own: tiles are counted on the device
+  bool two_query_stages = false;   // Q buffers in shared memory: two instead of one
+  bool two_probabilities = false;  // P in registers twice: the next is packed while a product reads one
+  bool mask_end = false;           // causal, or a window to the right: rows end at different keys
+  bool mask_begin = false;         // a window to the left: rows begin at different keys
+  bool ticket = false;             // blocks draw their tiles, longest first
+  bool ragged = false;             // sequences have lengths of their own: tiles are counted on the device
 
   bool operator==(const KernelSpec&) const = default;
 };

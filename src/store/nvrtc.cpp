@@ -198,7 +198,7 @@ CompiledKernel Nvrtc::compile(const KernelSpec& spec) const {
 
 CompiledKernel Nvrtc::compile_ptx(const KernelSpec& spec) const {
   std::vector<std::string> options = compile_options(spec);
-  options.front() = fmt::format("--gpu-architecture=compute_{}", spec.architecture);
+  options.front().replace(options.front().find("sm_"), 3, "compute_");
   return build(spec, options, true);
 }
 

@@ -35,18 +35,34 @@ const FamilyText& text_of(KernelFamily family) {
 
 std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : "Bf16"; }
 
+constexpr int kSwizzleRow = 128 / 16;  // of a tile, in the units of a matrix descriptor
+
+/// Steps of 16 columns along Q and K: 32 bytes of a row's 128, then on to the next block of 64 columns.
+std::vector<StepOffsets> score_steps(const KernelSpec& spec) {
+  std::vector<StepOffsets> steps;
+  for (int step = 0; step < (spec.head_dim + 15) / 16; ++step) {
+    const int block = step / 4, within = step % 4 * 2;
+    steps.push_back({block * spec.tile_m * kSwizzleRow + within, block * spec.tile_n * kSwizzleRow + within});
+  }
+  return steps;
+}
+
 /// Members of Spec that only this family's text asks for.
 std::string sm90_members(const KernelSpec& spec) {
-  return fmt::format(R"(
+  return fmt::format(
+      R"(
   static constexpr int kQueryStages = {query_stages};
+  static constexpr bool kTwoProbabilities = {two_probabilities};
   static constexpr bool kMaskEnd = {mask_end}, kMaskBegin = {mask_begin};
   static constexpr bool kTicket = {ticket}, kRagged = {ragged};
 {score}{value})",
-                     fmt::arg("query_stages", spec.two_query_stages ? 2 : 1),
-                     fmt::arg("mask_end", spec.mask_end), fmt::arg("mask_begin", spec.mask_begin),
-                     fmt::arg("ticket", spec.ticket), fmt::arg("ragged", spec.ragged),
-                     fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n)),
-                     fmt::arg("value", wgmma_from_registers("value_product", spec.dtype, spec.head_dim_v)));
+      fmt::arg("query_stages", spec.two_query_stages ? 2 : 1),
+      fmt::arg("two_probabilities", spec.two_probabilities), fmt::arg("mask_end", spec.mask_end),
+      fmt::arg("mask_begin", spec.mask_begin), fmt::arg("ticket", spec.ticket),
+      fmt::arg("ragged", spec.ragged),
+      fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n, score_steps(spec))),
+      fmt::arg("value", wgmma_from_registers("value_product", spec.dtype, spec.head_dim_v, spec.tile_n / 16,
+                                             16 * kSwizzleRow)));
 }
 
 std::string family_members(const KernelSpec& spec) {

@@ -4,17 +4,27 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "onepass/tensor_view.h"
 
 namespace onepass {
 
-/// A static function `name`(d, a, b, accumulate): d[64 x n] = or += A B^T, f32 sums, A and B in shared memory
-/// with 16 columns each (K-major), given as matrix descriptors. n: a multiple of 8 up to 256.
-std::string wgmma_from_shared(std::string_view name, DType dtype, int n);
+/// High word of every matrix descriptor: 1024 bytes from eight rows to the next eight, 128-byte swizzle.
+constexpr unsigned kDescriptorHigh = (1u << 30) | (1024 >> 4);
 
-/// A static function `name`(d, a, b, accumulate): d[64 x n] = or += A B, A four registers of a thread, B in
-/// shared memory with 16 rows (MN-major).
-std::string wgmma_from_registers(std::string_view name, DType dtype, int n);
+/// What a step adds to the low words of the descriptors: 16-byte units of shared memory.
+struct StepOffsets {
+  int a, b;
+};
+
+/// A static function `name`(d, a, b): d[64 x n] = A B^T, f32 sums, A and B in shared memory (K-major), given
+/// as low words of matrix descriptors; a step multiplies 16 columns. n: a multiple of 8 up to 256.
+std::string wgmma_from_shared(std::string_view name, DType dtype, int n,
+                              const std::vector<StepOffsets>& steps);
+
+/// A static function `name`(d, a, b, accumulate): d[64 x n] = or += A B; A in four registers of a thread for
+/// each step, B in shared memory with 16 rows a step (MN-major), b_offset units apart.
+std::string wgmma_from_registers(std::string_view name, DType dtype, int n, int steps, int b_offset);
 
 }  // namespace onepass

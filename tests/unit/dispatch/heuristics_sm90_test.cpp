@@ -37,24 +37,24 @@ TEST(heuristics_sm90, long_prefill_takes_the_measured_tile_of_its_head_dim) {
   EXPECT_EQ(name_of(bf16_problem(4, 32, 32, 4096, 4096, 64)),
             "sm90_forward_bf16_d64_v64_m192n128w16c1s3b1_l16s16_q2_sm90");
   EXPECT_EQ(name_of(bf16_problem(4, 32, 32, 4096, 4096, 96)),
-            "sm90_forward_bf16_d96_v96_m128n128w12c1s2b1_l16s16_q2_sm90");
+            "sm90_forward_bf16_d96_v96_m128n128w12c1s2b1_l16s16_q2_p2_sm90");
   EXPECT_EQ(name_of(bf16_problem(4, 32, 32, 4096, 4096, 128)),
-            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_sm90");
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_p2_sm90");
   EXPECT_EQ(name_of(bf16_problem(4, 32, 32, 4096, 4096, 192)),
             "sm90_forward_bf16_d192_v192_m128n96w12c1s2b1_l16s16_sm90");
   EXPECT_EQ(name_of(bf16_problem(4, 32, 32, 4096, 4096, 256)),
             "sm90_forward_bf16_d256_v256_m128n64w12c1s2b1_l16s16_sm90");
   AttentionProblem latent = bf16_problem(4, 32, 32, 4096, 4096, 192);
   latent.head_dim_v = 128;
-  EXPECT_EQ(name_of(latent), "sm90_forward_bf16_d192_v128_m128n128w12c1s2b1_l16s16_sm90");
+  EXPECT_EQ(name_of(latent), "sm90_forward_bf16_d192_v128_m128n128w12c1s2b1_l16s16_p2_sm90");
 }
 
 TEST(heuristics_sm90, a_mask_is_part_of_the_kernel_and_draws_tickets) {
   const AttentionProblem prefill = bf16_problem(4, 32, 32, 4096, 4096, 128);
   EXPECT_EQ(name_of(causal(prefill)),
-            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_end_ticket_sm90");
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_p2_end_ticket_sm90");
   EXPECT_EQ(name_of(window(prefill)),
-            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_end_begin_ticket_sm90");
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_p2_end_begin_ticket_sm90");
   AttentionProblem right_only = prefill;
   right_only.window_right = 7;
   EXPECT_EQ(name_of(right_only), name_of(causal(prefill)));
@@ -67,6 +67,18 @@ TEST(heuristics_sm90, short_masked_prompts_of_small_heads_take_smaller_tiles) {
   EXPECT_EQ(choose_sm90_forward(causal(bf16_problem(16, 32, 32, 1024, 1025, 64)), h200()).forward.tile_m,
             192);
   EXPECT_EQ(choose_sm90_forward(bf16_problem(16, 32, 32, 1024, 1024, 64), h200()).forward.tile_m, 192);
+}
+
+TEST(heuristics_sm90, tiles_of_few_key_blocks_have_one_set_of_probabilities) {
+  const auto two = [](const AttentionProblem& problem) {
+    return choose_sm90_forward(problem, h200()).forward.two_probabilities;
+  };
+  EXPECT_FALSE(two(bf16_problem(32, 16, 16, 512, 512, 128)));
+  EXPECT_TRUE(two(bf16_problem(32, 16, 16, 512, 513, 128)));
+  EXPECT_FALSE(two(causal(bf16_problem(8, 16, 16, 2048, 2048, 128))));
+  EXPECT_TRUE(two(causal(bf16_problem(8, 16, 16, 2048, 2049, 128))));
+  EXPECT_FALSE(two(bf16_problem(1, 32, 32, 16384, 16384, 64)));  // three warpgroups have no registers for it
+  EXPECT_FALSE(two(bf16_problem(1, 8, 8, 16384, 16384, 256)));   // nor does O leave them
 }
 
 TEST(heuristics_sm90, shared_memory_and_registers_fit_at_every_head_dim) {
@@ -190,7 +202,7 @@ TEST(heuristics_sm90, sequences_of_their_own_lengths_have_tiles_counted_on_the_d
   packed.q = packed.k = packed.v = packed.out = {0, 256, 128, 1};
   const Sm90ForwardConfig full = choose_sm90_forward(packed, h200());
   EXPECT_EQ(kernel_name(full.forward),
-            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_ticket_ragged_sm90");
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_p2_ticket_ragged_sm90");
   EXPECT_EQ(full.order.num_tiles, 4096 / 128 * 3 * 2);  // as many as there can be
   EXPECT_EQ(full.order.head_group, 1);
   const KernelSpec masked = choose_sm90_forward(causal(packed), h200()).forward;

@@ -37,21 +37,21 @@ KernelSpec hopper_spec() {
   spec.tile_m = spec.tile_n = 128;
   spec.num_warps = 12;
   spec.stages = 2;
-  spec.two_query_stages = spec.mask_end = spec.mask_begin = spec.ticket = true;
+  spec.two_query_stages = spec.two_probabilities = spec.mask_end = spec.mask_begin = spec.ticket = true;
   return spec;
 }
 
 TEST(kernel_spec, the_name_of_a_hopper_kernel_has_its_buffers_mask_and_tickets) {
   EXPECT_EQ(kernel_name(hopper_spec()),
-            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_end_begin_ticket_sm90");
+            "sm90_forward_bf16_d128_v128_m128n128w12c1s2b1_l16s16_q2_p2_end_begin_ticket_sm90");
 }
 
 TEST(kernel_spec, shared_memory_of_a_hopper_kernel_is_its_rings_and_barriers) {
   KernelSpec spec = hopper_spec();
   constexpr std::size_t kTile = 128 * 128 * 2;
-  EXPECT_EQ(shared_bytes(spec), (2 + 2 * 2) * kTile + 8 * (2 * 2 + 4 * 2 + 5) + 2 * 72);
+  EXPECT_EQ(shared_bytes(spec), (2 + 2 * 2) * kTile + 8 * (2 * 2 + 4 * 2 + 7) + 3 * 64);
   spec.two_query_stages = false;
-  EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 5) + 2 * 72);
+  EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 7) + 3 * 64);
 }
 
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
@@ -70,9 +70,10 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
           &KernelSpec::load_bytes, &KernelSpec::store_bytes}) {
       spec.*member = number(0, 600);
     }
-    for (bool KernelSpec::*member : {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split,
-                                     &KernelSpec::pack_gqa, &KernelSpec::two_query_stages,
-                                     &KernelSpec::mask_end, &KernelSpec::mask_begin, &KernelSpec::ticket}) {
+    for (bool KernelSpec::*member :
+         {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa,
+          &KernelSpec::two_query_stages, &KernelSpec::two_probabilities, &KernelSpec::mask_end,
+          &KernelSpec::mask_begin, &KernelSpec::ticket}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);

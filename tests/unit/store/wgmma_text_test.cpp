@@ -14,32 +14,35 @@ int count(const std::string& text, const std::string& word) {
   return found;
 }
 
-TEST(wgmma_text, sums_come_first_then_operands_then_the_predicate) {
+TEST(wgmma_text, a_product_of_shared_operands_starts_anew_and_moves_both_along) {
   for (const int n : {8, 64, 96, 128, 256}) {
     const int sums = n / 2;
-    const std::string shared = wgmma_from_shared("product", DType::BF16, n);
-    EXPECT_THAT(shared, HasSubstr("float (&d)[" + std::to_string(sums) + "]"));
-    EXPECT_THAT(shared, HasSubstr("m64n" + std::to_string(n) + "k16.f32.bf16.bf16"));
-    EXPECT_EQ(count(shared, "\"+f\""), sums);
-    EXPECT_EQ(count(shared, "\"l\""), 2);
-    EXPECT_EQ(count(shared, "\"r\""), 1);
-    EXPECT_THAT(shared, HasSubstr("setp.ne.b32 p, %" + std::to_string(sums + 2) + ", 0;"));
-    EXPECT_THAT(shared, HasSubstr("}, %" + std::to_string(sums) + ", %" + std::to_string(sums + 1) + ", p,"));
-
-    const std::string registers = wgmma_from_registers("product", DType::F16, n);
-    EXPECT_THAT(registers, HasSubstr("m64n" + std::to_string(n) + "k16.f32.f16.f16"));
-    EXPECT_EQ(count(registers, "\"+f\""), sums);
-    EXPECT_EQ(count(registers, "\"l\""), 1);
-    EXPECT_EQ(count(registers, "\"r\""), 4 + 1);
-    EXPECT_THAT(registers, HasSubstr("setp.ne.b32 p, %" + std::to_string(sums + 5) + ", 0;"));
-    EXPECT_THAT(registers,
-                HasSubstr("%" + std::to_string(sums + 3) + "}, %" + std::to_string(sums + 4) + ", p,"));
+    const std::string text = wgmma_from_shared("product", DType::BF16, n, {{0, 0}, {2, 2}, {1024, 512}});
+    EXPECT_THAT(text, HasSubstr("float (&d)[" + std::to_string(sums) + "], Uint32 a, Uint32 b)"));
+    EXPECT_EQ(count(text, "m64n" + std::to_string(n) + "k16.f32.bf16.bf16"), 3);
+    EXPECT_EQ(count(text, "\"+f\""), sums);
+    EXPECT_EQ(count(text, "\"r\""), 2);
+    EXPECT_THAT(text, HasSubstr("setp.ne.u32 first, 0, 0;"));
+    EXPECT_EQ(count(text, "a, b, first, 1, 1, 0, 0;"), 1);
+    EXPECT_EQ(count(text, "a, b, more, 1, 1, 0, 0;"), 2);
+    EXPECT_THAT(text, HasSubstr("add.u32 low, %" + std::to_string(sums) + ", 1024;"));
+    EXPECT_THAT(text, HasSubstr("add.u32 low, %" + std::to_string(sums + 1) + ", 512;"));
   }
 }
 
-TEST(wgmma_text, only_values_are_read_across_their_rows) {
-  EXPECT_THAT(wgmma_from_shared("product", DType::F16, 64), HasSubstr("p, 1, 1, 0, 0;"));
-  EXPECT_THAT(wgmma_from_registers("product", DType::F16, 64), HasSubstr("p, 1, 1, 1;"));
+TEST(wgmma_text, a_product_of_registers_takes_four_a_step_and_adds_where_it_is_told_to) {
+  for (const int n : {8, 64, 96, 128, 256}) {
+    const int sums = n / 2;
+    const std::string text = wgmma_from_registers("product", DType::F16, n, 2, 128);
+    EXPECT_THAT(text, HasSubstr("const Uint32 (&a)[8], Uint32 b, int accumulate)"));
+    EXPECT_EQ(count(text, "m64n" + std::to_string(n) + "k16.f32.f16.f16"), 2);
+    EXPECT_EQ(count(text, "\"+f\""), sums);
+    EXPECT_EQ(count(text, "\"r\""), 8 + 2);
+    EXPECT_THAT(text, HasSubstr("setp.ne.u32 first, %" + std::to_string(sums + 9) + ", 0;"));
+    EXPECT_THAT(text, HasSubstr("%" + std::to_string(sums + 3) + "}, b, first, 1, 1, 1;"));
+    EXPECT_THAT(text, HasSubstr("%" + std::to_string(sums + 7) + "}, b, more, 1, 1, 1;"));
+    EXPECT_THAT(text, HasSubstr("add.u32 low, %" + std::to_string(sums + 8) + ", 128;"));
+  }
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ struct Sm90ForwardParams {
   unsigned launch_id;          // differs from launch to launch; not 0
   int num_tiles;
   // Heads of all sequences whose tiles follow each other, longest rows first, and the tiles of such a group;
-  // the last group is counted as if it were full.
+  // the last group is counted as if it were full. Of a ragged batch: heads of one sequence, and unused.
   FastDivisor head_group, group_tiles;
   int draw_early;  // tickets are drawn a tile ahead
   int unused[3];

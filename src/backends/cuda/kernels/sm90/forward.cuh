@@ -10,14 +10,17 @@
 // Pipeline   kStages buffers for K and for V, kQueryStages for Q, each with a full and an empty barrier. A
 //            warpgroup issues Q K^T of block n-1 and P V of block n together and does the softmax of n-1
 //            under P V; warpgroups take turns to issue, so that one's softmax runs under another's products.
+//            kTwoProbabilities: it also packs P of n-1 under P V, into registers of its own.
 //            The first product of the next tile is issued with the last P V of this one, and O is stored
 //            under it
+// Softmax    blocks that every row sees whole are done without their maxima, and once more where that was
+//            wrong (sm90/softmax.cuh)
 // Order      no mask: tiles in turn. Otherwise groups of heads, whose keys stay in L2, longest rows first,
 //            and tiles by a ticket. kRagged: sequence after sequence (ragged_tiles.cuh), by a ticket
 // Declines   pages, splits, softcap, ALiBi, bias, a scale that is not positive (heuristics_sm90.cpp)
 // Shared     layout.h; Q + stages * (K + V), all in blocks of 64 columns with the 128-byte swizzle
-// Registers  per consumer thread: O head_dim_v / 2, S kTileN / 2, P kTileN / 4; the producer gives its own
-//            away
+// Registers  per consumer thread: O head_dim_v / 2, S kTileN / 2, P kTileN / 4 or twice that; the producer
+//            gives its own away
 // Numerics   sm90/softmax.cuh; keys past the end are zeros in shared memory (V) and -inf in S
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Shah et al. 2024 (arXiv:2407.08608), sections 3.1, 3.2
 #pragma once
@@ -34,6 +37,7 @@
 #include "sm90/layout.h"
 #include "sm90/ragged_tiles.cuh"
 #include "sm90/softmax.cuh"
+#include "sm90/warp_scores.cuh"
 
 namespace onepass::cuda {
 
@@ -57,7 +61,6 @@ struct ForwardSm90 {
   static constexpr int kTileN = Spec::kTileN;
   static constexpr int kStages = Spec::kStages, kQueryStages = Spec::kQueryStages;
   static constexpr int kDimSteps = (Spec::kHeadDim + 15) / 16;  // k16 steps of Q K^T
-  static constexpr int kKeySteps = kTileN / 16;                 // k16 steps of P V
   static constexpr int kQueryBytes = sm90_tile_bytes(Spec::kTileM, Spec::kHeadDim);
   static constexpr int kKeyBytes = sm90_tile_bytes(kTileN, Spec::kHeadDim);
   static constexpr int kValueBytes = sm90_tile_bytes(kTileN, Spec::kHeadDimV);
@@ -67,13 +70,14 @@ struct ForwardSm90 {
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
   static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
-  static constexpr int kProducerRegisters = kConsumers == 2 ? (Spec::kRagged ? 40 : 24) : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? (Spec::kRagged ? 232 : 240) : 160;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
   enum NamedBarrier { kTurn = 1, kWarpgroup = kTurn + kConsumers };  // one for each warpgroup
 
   static_assert(Spec::kTileM % 64 == 0 && (kConsumers == 2 || kConsumers == 3),
                 "registers are divided for these");
   static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
+  static_assert(kConsumers == 2 || !Spec::kTwoProbabilities, "three warpgroups have no registers for both");
   static_assert(Spec::kTicket || !Spec::kRagged, "tiles of sequences differ in length");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
   static_assert(kTileN % 16 == 0, "products take 16 keys a step");
@@ -87,13 +91,12 @@ struct ForwardSm90 {
     int key_begin, key_end;      // keys that some row sees
     int n_min, n_max;            // key blocks, one at least
     int full_min, full_max;      // of them, those that every row sees whole
-    int clean_min, clean_max;  // and those whose V has no row inside the tensor that no row of the tile sees
   };
 
   struct Barriers {
     Uint64 q_full[kQueryStages], q_empty[kQueryStages], k_full[kStages], k_empty[kStages], v_full[kStages],
-        v_empty[kStages], work_full[2], work_empty[2], work_wanted;
-    Work work[2];
+        v_empty[kStages], work_full[kWorkPlaces], work_empty[kWorkPlaces], work_wanted;
+    Work work[kWorkPlaces];
   };
   static_assert(sizeof(Work) == kWorkBytes && sizeof(Barriers) == sm90_barrier_bytes(kStages, kQueryStages),
                 "layout.h counts them");
@@ -105,17 +108,18 @@ struct ForwardSm90 {
   Barriers& barriers;
   RingPosition<kStages> k_at, v_at;
   RingPosition<kQueryStages> q_at;
-  RingPosition<2> work_at;
+  RingPosition<kWorkPlaces> work_at;  // of a consumer: of the next tile
 
   // Of a consumer.
   int consumer;  // index of the warpgroup
   int own_row;   // first of the thread's rows of a tile; the other is eight below
-  Work w;
+  int work_place;
+  Work w;  // the tile, as far as the loops ask for it: clear_values and store read it from shared memory again
   int n;  // key block whose P is next to be multiplied
   float s[kTileN / 2], o[Spec::kHeadDimV / 2];
   Uint32 probabilities[kTileN / 4];
   int accumulate;  // 0: the next product starts O anew
-  BlockSoftmax<kTileN, kConsumers == 3 ? 1 : 2> softmax;
+  BlockSoftmax<Element, kTileN, kConsumers == 3 ? 1 : 2> softmax;
 
   ONEPASS_DEVICE ForwardSm90(const Sm90ForwardParams& params, char* shared)
       : all(params),
@@ -140,7 +144,7 @@ struct ForwardSm90 {
       mbarrier_init(&barriers.v_full[i], 1);
       mbarrier_init(&barriers.v_empty[i], kWarps);
     }
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kWorkPlaces; ++i) {
       mbarrier_init(&barriers.work_full[i], 1);
       mbarrier_init(&barriers.work_empty[i], kWarps + 1);
     }
@@ -197,10 +201,6 @@ struct ForwardSm90 {
     found.n_max = n_max;
     found.full_min = range.n_block_full_min;
     found.full_max = range.n_block_full_max;
-    // The copy gives zeros past the tensor's end.
-    const int room = p.cu_seqlens_k.data != nullptr ? p.total_k - seq.k_row0 : p.seqlen_k;
-    found.clean_min = (keys.begin + kTileN - 1) / kTileN;
-    found.clean_max = keys.end >= room ? n_max : keys.end / kTileN;
     return true;
   }
 
@@ -221,6 +221,12 @@ struct ForwardSm90 {
   }
   ONEPASS_DEVICE void free_tickets() const { *static_cast<volatile unsigned long long*>(all.ticket) = 0; }
 
+  /// Of the phase of work_wanted that the loads of the tile at work_at end; there is one for each tile.
+  ONEPASS_DEVICE int wanted_parity() const {
+    static_assert(kWorkPlaces % 2 != 0, "from round to round a place alternates");
+    return work_at.parity ^ (work_at.index & 1);
+  }
+
   /// One thread finds the tiles and tells the others, each when the loads of the one before come to their
   /// end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier where
   /// tiles are too short for that.
@@ -234,12 +240,10 @@ struct ForwardSm90 {
       const bool over = tile >= all.num_tiles;
       if (over || locate(tile, found)) {
         found.has_rows = !over;
-        // The phases of work_wanted alternate as the two places do; the wait before the first tile is over at
-        // once.
-        if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
+        if (early) mbarrier_wait(&barriers.work_wanted, wanted_parity() ^ 1);  // the first one is over at once
         mbarrier_arrive(&barriers.work_full[work_at.index]);
         if (over) return;
-        if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
+        if (!early) mbarrier_wait(&barriers.work_wanted, wanted_parity());
         work_at.advance();
       }
       tile = Spec::kTicket ? draw_ticket() : tile + static_cast<int>(gridDim.x);
@@ -250,7 +254,7 @@ struct ForwardSm90 {
   ONEPASS_DEVICE void schedule_ragged() {
     const bool leads = (threadIdx.x & 31) == 0;
     if (leads) claim_tickets();
-    RaggedTiles<Spec::kTileM, kMasked> tiles(p);
+    RaggedTiles<Spec::kTileM, kMasked> tiles(p, all.head_group.divisor);
     const bool early = all.draw_early != 0;
     int tile = static_cast<int>(blockIdx.x);
     for (;;) {
@@ -259,12 +263,12 @@ struct ForwardSm90 {
         mbarrier_wait(&barriers.work_empty[work_at.index], work_at.parity ^ 1);
         Work& found = barriers.work[work_at.index];
         found.has_rows = !over && describe(tiles.batch_idx, tiles.head, tiles.m_block, found);
-        if (early) mbarrier_wait(&barriers.work_wanted, work_at.index ^ 1);
+        if (early) mbarrier_wait(&barriers.work_wanted, wanted_parity() ^ 1);
         mbarrier_arrive(&barriers.work_full[work_at.index]);
         if (over) {
           if (tile - static_cast<int>(gridDim.x) + 1 == tiles.num_tiles()) free_tickets();
         } else {
-          if (!early) mbarrier_wait(&barriers.work_wanted, work_at.index);
+          if (!early) mbarrier_wait(&barriers.work_wanted, wanted_parity());
           tile = draw_ticket();
         }
       }
@@ -274,16 +278,19 @@ struct ForwardSm90 {
     }
   }
 
-  /// Whether there is another tile; it stays in shared memory until take_work.
+  /// Whether there is another tile; it stays in shared memory until leave_work.
   ONEPASS_DEVICE bool more_work() const {
     mbarrier_wait(&barriers.work_full[work_at.index], work_at.parity);
     return barriers.work[work_at.index].has_rows != 0;
   }
   ONEPASS_DEVICE void take_work() {
-    w = barriers.work[work_at.index];
-    __syncwarp();
-    release(&barriers.work_empty[work_at.index]);
+    work_place = work_at.index;
+    w = barriers.work[work_place];
     work_at.advance();
+  }
+  ONEPASS_DEVICE void leave_work() const {
+    __syncwarp();
+    release(&barriers.work_empty[work_place]);
   }
 
   // ---- producer
@@ -342,37 +349,27 @@ struct ForwardSm90 {
 
   /// S = Q K^T of the K buffer that k_at stands at, issued.
   ONEPASS_DEVICE void score_product(int query_stage) {
-    const Uint32 q = descriptor_low(shared_q + query_stage * kQueryBytes + consumer * 64 * 128, 16);
-    const Uint32 k = descriptor_low(shared_k + k_at.index * kKeyBytes, 16);
     pin(s);
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kDimSteps; ++step) {
-      const int within = step % 4 * 2;  // 32 bytes of a row's 128
-      Spec::score_product(s, descriptor(q + step / 4 * (Spec::kTileM * 128 >> 4) + within),
-                          descriptor(k + step / 4 * (kTileN * 128 >> 4) + within), step != 0);
-    }
+    Spec::score_product(s, descriptor_low(shared_q + query_stage * kQueryBytes + consumer * 64 * 128, 16),
+                        descriptor_low(shared_k + k_at.index * kKeyBytes, 16));
     wgmma_commit();
   }
 
   /// O = or += P V of the V buffer that v_at stands at, issued.
-  ONEPASS_DEVICE void value_product() {
-    const Uint32 v = descriptor_low(shared_v + v_at.index * kValueBytes, kTileN * 128);
+  ONEPASS_DEVICE void value_product(Uint32 (&used)[kTileN / 4]) {
     pin(o);
-    pin(probabilities);
+    pin(used);
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kKeySteps; ++step) {
-      Spec::value_product(o, probabilities + 4 * step, descriptor(v + step * (16 * 128 >> 4)), accumulate);
-      accumulate = 1;
-    }
+    Spec::value_product(o, used, descriptor_low(shared_v + v_at.index * kValueBytes, kTileN * 128), accumulate);
+    accumulate = 1;
     wgmma_commit();
   }
 
-  ONEPASS_DEVICE void pack_probabilities() {
+  ONEPASS_DEVICE void pack(Uint32 (&made)[kTileN / 4]) {
 #pragma unroll
     for (int i = 0; i < kTileN / 4; ++i)
-      probabilities[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
+      made[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
   }
 
   ONEPASS_DEVICE void correct_out(bool moved) {
@@ -417,27 +414,123 @@ struct ForwardSm90 {
     v_at.advance();
   }
 
-  /// P V of block n, and on to block n - 1: its scores, and its softmax under the product.
-  template <bool kBegin, bool kEnd>
-  ONEPASS_DEVICE void step(int query_stage) {
-    clear_values();
+  using Probabilities = Uint32[kTileN / 4];
+
+  /// P V of block n and the scores of block n - 1, issued; on to n - 1, whose scores are there then.
+  ONEPASS_DEVICE void start_step(int query_stage, Probabilities& used) {
     --n;
     mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
     take_turn();
     score_product(query_stage);
     wait_values();
-    value_product();
-    give_turn();
+    value_product(used);
+    if constexpr (kConsumers == 2) give_turn();
     wgmma_wait<1>();
     pin(s);
-    release_keys(query_stage);
-    const bool moved = update_softmax<kBegin, kEnd, false>();
+    if constexpr (kConsumers == 3) give_turn();
+  }
+
+  ONEPASS_DEVICE void finish_values(Probabilities& used) {
     wgmma_wait<0>();
     pin(o);
-    pin(probabilities);
+    pin(used);
     release_values();
-    pack_probabilities();
+  }
+
+  /// On to a block that needs its mask.
+  template <bool kBegin, bool kEnd>
+  ONEPASS_DEVICE void step(int query_stage) {
+    start_step(query_stage, probabilities);
+    release_keys(query_stage);
+    const bool moved = update_softmax<kBegin, kEnd, false>();
+    finish_values(probabilities);
+    pack(probabilities);
     correct_out(moved);
+    clear_values();
+  }
+
+  /// On to a block that every row sees whole. With one set of probabilities, made is used: it is written when the
+  /// product is over.
+  ONEPASS_DEVICE void step_whole(int query_stage, Probabilities& used, Probabilities& made) {
+    start_step(query_stage, used);
+    softmax.update_whole(s, p.softmax_scale_log2);
+    if constexpr (!Spec::kTwoProbabilities) finish_values(used);
+    pack(made);
+    const bool failed = softmax.failed();
+    if (failed) redo_block(query_stage, made);
+    softmax.add_block();
+    release_keys(query_stage);
+    if constexpr (Spec::kTwoProbabilities) finish_values(used);
+    correct_out(failed);
+  }
+
+  /// Down to block `last`, all of them whole.
+  ONEPASS_DEVICE void walk_whole(int query_stage, int last) {
+    if constexpr (Spec::kTwoProbabilities) {
+      Probabilities others;
+      bool odd = (n - last) % 2 != 0;
+      if (odd) {
+#pragma unroll
+        for (int i = 0; i < kTileN / 4; ++i) others[i] = probabilities[i];
+      }
+      while (n > last) {
+        if (!odd) step_whole(query_stage, probabilities, others);
+        odd = false;
+        step_whole(query_stage, others, probabilities);
+      }
+    } else {
+      while (n > last) step_whole(query_stage, probabilities, probabilities);
+    }
+  }
+
+  /// The block once more for the rows of the warp that failed: their maxima, then their probabilities, sixteen keys
+  /// at a time from what is in shared memory still.
+  ONEPASS_DEVICE void redo_block(int query_stage, Probabilities& made) {
+    float larger[2] = {-infinity(), -infinity()}, sum[2] = {};
+#pragma unroll 1
+    for (int key = 0; key < kTileN; key += 16) {
+      float d[2][4];
+      scores_again(query_stage, key, d);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) larger[i >> 1 & 1] = fmaxf(larger[i >> 1 & 1], d[i >> 2][i & 3]);
+    }
+    bool failed[2];
+    softmax.find_failed(larger, failed, p.softmax_scale_log2);
+#pragma unroll 1
+    for (int key = 0; key < kTileN; key += 16) {
+      float d[2][4];
+      scores_again(query_stage, key, d);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const auto exponent = softmax.exponent(r, p.softmax_scale_log2);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float(&pair)[4] = d[half];
+#pragma unroll
+          for (int i = 2 * r; i < 2 * r + 2; ++i) {
+            pair[i] = exp2_approx(
+                fmaf(pair[i] - exponent.difference, p.softmax_scale_log2, -exponent.subtrahend));
+            sum[r] += pair[i];
+          }
+          const Uint32 packed = ElementTraits<Element>::pack(pair[2 * r], pair[2 * r + 1]);
+#pragma unroll
+          for (int i = 2 * half + r; i < kTileN / 4; i += 4) {  // registers have no index at run time
+            if (failed[r] && i / 4 == key / 16) made[i] = packed;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (failed[r]) softmax.block_sum[r] = sum[r];
+    }
+  }
+
+  ONEPASS_DEVICE void scores_again(int query_stage, int key, float (&d)[2][4]) const {
+    constexpr int kQueryBlock = Spec::kTileM * 128, kKeyBlock = kTileN * 128;
+    warp_scores<Element, kDimSteps, kQueryBlock, kKeyBlock>(
+        shared_q + query_stage * kQueryBytes + (own_row - lane() / 4) * 128,
+        shared_k + k_at.index * kKeyBytes + key * 128, d);
   }
 
   /// All key blocks of a tile whose first product is in flight, but for the last P V.
@@ -450,13 +543,14 @@ struct ForwardSm90 {
       update_softmax<false, false, true>();
     } else {
       update_softmax<kMaskBegin, true, true>();
+      clear_values();
     }
-    pack_probabilities();
+    pack(probabilities);
     accumulate = 0;
     if constexpr (kMasked) {
       while (n > w.n_min && n > w.full_max) step<kMaskBegin, true>(query_stage);
     }
-    while (n > (kMaskBegin ? max(w.n_min, w.full_min) : w.n_min)) step<false, false>(query_stage);
+    walk_whole(query_stage, kMaskBegin ? max(w.n_min, w.full_min) : w.n_min);
     if constexpr (kMaskBegin) {
       while (n > w.n_min) step<true, true>(query_stage);
     }
@@ -475,27 +569,28 @@ struct ForwardSm90 {
       give_turn();
       for (;;) {
         walk(q_at.index);
-        clear_values();
         wait_values();
-        if (!more_work()) break;
-        q_at.advance();
+        const bool more = more_work();
         take_turn();
-        value_product();
-        mbarrier_wait(&barriers.q_full[q_at.index], q_at.parity);
-        mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
-        score_product(q_at.index);
+        value_product(probabilities);
+        if (more) {
+          q_at.advance();
+          mbarrier_wait(&barriers.q_full[q_at.index], q_at.parity);
+          mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+        }
+        score_product(q_at.index);  // of nothing after the last tile, so that the code is the same
         give_turn();
         wgmma_wait<1>();
         pin(o);
         pin(probabilities);
         release_values();
         store();
+        leave_work();
+        if (!more) break;
         take_work();
       }
-      value_product();
       wgmma_wait<0>();
-      pin(o);
-      store();
+      pin(s);
     }
     if (consumer == 0) take_turn();  // the turn that nobody else takes
   }
@@ -503,9 +598,12 @@ struct ForwardSm90 {
   /// Rows of V in block n that no row of the tile sees become zeros: whatever they hold, 0 * x stays 0. Every
   /// warpgroup clears all of them, so that none waits for another.
   ONEPASS_DEVICE void clear_values() const {
-    if (n >= w.clean_min && n < w.clean_max) return;
+    const Work& tile = barriers.work[work_place];
+    const int begin = tile.key_begin - n * kTileN, end = tile.key_end - n * kTileN;
+    // The copy gives zeros past the tensor's end.
+    const int room = p.cu_seqlens_k.data != nullptr ? p.total_k - tile.seq.k_row0 : p.seqlen_k;
+    if (begin <= 0 && (end >= kTileN || tile.key_end >= room)) return;
     wait_values();
-    const int begin = w.key_begin - n * kTileN, end = w.key_end - n * kTileN;
     constexpr int kPieces = kTileN * column_blocks(Spec::kHeadDimV) * 8;  // of 16 bytes
     for (int piece = static_cast<int>(threadIdx.x) & 127; piece < kPieces; piece += 128) {
       const int row = piece / 8 % kTileN;
@@ -519,23 +617,24 @@ struct ForwardSm90 {
   /// O of the thread's two rows, normalised, and lse. A quad exchanges pieces so that each lane stores 16
   /// bytes.
   ONEPASS_DEVICE void store() const {
+    const Work& tile = barriers.work[work_place];
     const int quad = lane() & 3;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = w.row0 + own_row + 8 * r;
-      const bool inside = row < w.seq.seqlen_q;
-      const float sink = p.sinks != nullptr ? p.sinks[w.head * p.sinks_stride] : -infinity();
+      const int row = tile.row0 + own_row + 8 * r;
+      const bool inside = row < tile.seq.seqlen_q;
+      const float sink = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -infinity();
       const RowResult result =
-          finish_row(softmax.max[r], quad_sum(softmax.sum[r]), p.softmax_scale_log2, sink);
+          finish_row(softmax.reference[r], quad_sum(softmax.sum[r]), p.softmax_scale_log2, sink);
       if (inside && p.lse != nullptr && quad == 0) {
-        p.lse[w.batch_idx * p.lse_batch_stride + w.head * p.lse_head_stride +
-              (w.seq.q_row0 + row) * p.lse_row_stride] = result.lse;
+        p.lse[tile.batch_idx * p.lse_batch_stride + tile.head * p.lse_head_stride +
+              (tile.seq.q_row0 + row) * p.lse_row_stride] = result.lse;
       }
-      unsigned short* out = static_cast<unsigned short*>(p.o.data) + w.batch_idx * p.o.batch_stride +
-                            (w.seq.q_row0 + row) * p.o.row_stride + w.head * p.o.head_stride;
-      const auto packed = [&](int tile) {
-        return ElementTraits<Element>::pack(o[4 * tile + 2 * r] * result.factor,
-                                            o[4 * tile + 2 * r + 1] * result.factor);
+      unsigned short* out = static_cast<unsigned short*>(p.o.data) + tile.batch_idx * p.o.batch_stride +
+                            (tile.seq.q_row0 + row) * p.o.row_stride + tile.head * p.o.head_stride;
+      const auto packed = [&](int i) {
+        return ElementTraits<Element>::pack(o[4 * i + 2 * r] * result.factor,
+                                            o[4 * i + 2 * r + 1] * result.factor);
       };
 #pragma unroll
       for (int first = 0; first + 4 <= Spec::kHeadDimV / 8; first += 4) {  // four tiles of 8 columns
@@ -546,8 +645,8 @@ struct ForwardSm90 {
         if (inside) store_global(out + 8 * (first + quad), uint4{word[0], word[1], word[2], word[3]});
       }
 #pragma unroll
-      for (int tile = Spec::kHeadDimV / 32 * 4; tile < Spec::kHeadDimV / 8; ++tile) {
-        if (inside) store_global(out + 8 * tile + 2 * quad, packed(tile));
+      for (int i = Spec::kHeadDimV / 32 * 4; i < Spec::kHeadDimV / 8; ++i) {
+        if (inside) store_global(out + 8 * i + 2 * quad, packed(i));
       }
     }
   }
