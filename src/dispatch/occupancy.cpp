@@ -7,8 +7,8 @@
 namespace onepass {
 namespace {
 
-// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" and the notes on shared memory
-// of 8.x, 9.0 and 10.0; granularities as in NVIDIA's occupancy calculator.
+// CUDA C++ Programming Guide: "Technical Specifications per Compute Capability" and the notes on shared
+// memory of 8.x, 9.0 and 10.0. Granularities as in NVIDIA's occupancy calculator.
 constexpr std::int64_t kSystemSharedBytes = 1024;  // kept of each block's shared memory since 8.0
 constexpr std::int64_t kSharedGranularity = 128;
 constexpr int kPartitions = 4;  // of a multiprocessor: warps and registers are divided among them

@@ -153,9 +153,10 @@ TEST(step_occupancy, is_nothing_for_a_cpu) {
 
 TEST(step_occupancy, of_waves_is_told_as_such) {
   const Plan plan = plan_on("l40s", bf16_problem(1, 32, 8, 2048, 2048, 256));
-  EXPECT_THAT(plan.explain(),
-              ::testing::HasSubstr(
-                  "\n  waves           7.21, with 142 blocks at once; the last wave fills 21 % of the GPU\n"));
+  EXPECT_THAT(
+      plan.explain(),
+      ::testing::HasSubstr(
+          "\n  waves           7.21, with 142 blocks at once; the last wave fills 21 % of the GPU\n"));
 }
 
 TEST(step_occupancy, is_told_under_its_step) {
