@@ -16,9 +16,9 @@ if(ONEPASS_SANITIZE)
   target_link_options(onepass_options INTERFACE -fsanitize=${ONEPASS_SANITIZE})
 endif()
 
-# For test programs and readers of files: without three checks of every access, which take half of the time to compile.
-# AddressSanitizer reports where null is used, the library itself keeps all checks, and the fuzzers hold the readers to
-# all. Named after onepass_options.
+# For test programs, what verifies results, and readers of files: without three checks of every access, which take half
+# of the time to compile. AddressSanitizer reports where null is used, the library itself keeps all checks, and the
+# fuzzers hold the readers to all. Named after onepass_options.
 add_library(onepass_fewer_checks INTERFACE)
 if(ONEPASS_SANITIZE MATCHES "undefined")
   target_compile_options(onepass_fewer_checks INTERFACE -fno-sanitize=null,alignment,vptr)
