@@ -25,7 +25,7 @@ TEST(sm90_layout, every_tile_begins_where_the_swizzle_does) {
 TEST(sm90_layout, a_block_has_queries_keys_values_and_barriers) {
   EXPECT_EQ(sm90_shared_bytes(128, 128, 192, 128, 2, 1),
             128 * 192 * 2 + 2 * (128 * 192 * 2 + 128 * 128 * 2) + sm90_barrier_bytes(2, 1));
-  EXPECT_EQ(sm90_barrier_bytes(2, 1), 8 * 17 + 3 * kWorkBytes);
+  EXPECT_EQ(sm90_barrier_bytes(2, 1), 8 * 17 + (3 * 68 + 4));
 }
 
 TEST(sm90_layout, sizes_that_only_a_name_can_state_do_not_overflow) {

@@ -165,7 +165,7 @@ TEST(step_occupancy, is_told_under_its_step) {
                         "\n"
                         "step 1            sm90_forward_[a-z0-9_]*: 132 blocks of 384 threads\n"
                         "  buffers         2 for Q, 2 for K and V each\n"
-                        "  shared memory   192.3 KiB a block, 84 % of the 228.0 KiB of a multiprocessor\n"
+                        "  shared memory   192.4 KiB a block, 84 % of the 228.0 KiB of a multiprocessor\n"
                         "  registers       .* a thread.*\n"
                         "  occupancy       1 block a multiprocessor .shared memory 1, threads 5, .*\n"
                         "  tiles           2048 for 132 blocks that stay, 15.52 each; the last round fills "

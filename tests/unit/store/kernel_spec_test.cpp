@@ -49,9 +49,9 @@ TEST(kernel_spec, the_name_of_a_hopper_kernel_has_its_buffers_mask_and_tickets) 
 TEST(kernel_spec, shared_memory_of_a_hopper_kernel_is_its_rings_and_barriers) {
   KernelSpec spec = hopper_spec();
   constexpr std::size_t kTile = 128 * 128 * 2;
-  EXPECT_EQ(shared_bytes(spec), (2 + 2 * 2) * kTile + 8 * (2 * 2 + 4 * 2 + 7) + 3 * 64);
+  EXPECT_EQ(shared_bytes(spec), (2 + 2 * 2) * kTile + 8 * (2 * 2 + 4 * 2 + 7) + (3 * 68 + 4));
   spec.two_query_stages = false;
-  EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 7) + 3 * 64);
+  EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 7) + (3 * 68 + 4));
 }
 
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {

@@ -68,6 +68,9 @@ struct ForwardSm90 {
       sm90_shared_bytes(Spec::kTileM, kTileN, Spec::kHeadDim, Spec::kHeadDimV, kStages, kQueryStages);
   static constexpr bool kMasked = Spec::kMaskEnd;  // more than the end of the keys
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
+  static constexpr bool kPasses = kMasked && kConsumers == 3;
+  static constexpr bool kIdles = Spec::kRagged && kConsumers == 2;
+  static constexpr int kFindAhead = 2;  // key blocks left to be loaded when the next tile is asked for
   static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
@@ -91,6 +94,7 @@ struct ForwardSm90 {
     int key_begin, key_end;      // keys that some row sees
     int n_min, n_max;            // key blocks, one at least
     int full_min, full_max;      // of them, those that every row sees whole
+    int unseen;                  // bit i: no row of warpgroup i sees the first one that is walked
   };
 
   struct Barriers {
@@ -201,6 +205,14 @@ struct ForwardSm90 {
     found.n_max = n_max;
     found.full_min = range.n_block_full_min;
     found.full_max = range.n_block_full_max;
+    found.unseen = 0;
+    if constexpr (kPasses) {
+#pragma unroll
+      for (int i = 0; i < kConsumers; ++i) {
+        const int last_row = min(row0 + 64 * i + 63, seq.seqlen_q - 1);
+        if (last_row + band.upper < (n_max - 1) * kTileN && n_max - 1 > range.n_block_min) found.unseen |= 1 << i;
+      }
+    }
     return true;
   }
 
@@ -227,7 +239,7 @@ struct ForwardSm90 {
     return work_at.parity ^ (work_at.index & 1);
   }
 
-  /// One thread finds the tiles and tells the others, each when the loads of the one before come to their
+  /// One thread finds the tiles and tells the others, each when the loads of the one before come close to their
   /// end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier where
   /// tiles are too short for that.
   ONEPASS_DEVICE void schedule() {
@@ -310,12 +322,13 @@ struct ForwardSm90 {
       const Work& tile = barriers.work[work_at.index];
       const int head_k = p.group.quotient(tile.head),
                 k_batch = p.cu_seqlens_k.data != nullptr ? 0 : tile.batch_idx;
+      const int first_key_row = tile.seq.k_row0 + (tile.n_max - 1) * kTileN;
       const int last_key_row = tile.seq.k_row0 + tile.n_min * kTileN;
+      const int wanted_key_row = min(first_key_row, last_key_row + kFindAhead * kTileN);
       bool first = true;
 #pragma unroll 1  // few registers
-      for (int key_row = tile.seq.k_row0 + (tile.n_max - 1) * kTileN; key_row >= last_key_row;
-           key_row -= kTileN) {
-        if (key_row == last_key_row) mbarrier_arrive(&barriers.work_wanted);
+      for (int key_row = first_key_row; key_row >= last_key_row; key_row -= kTileN) {
+        if (key_row == wanted_key_row) mbarrier_arrive(&barriers.work_wanted);
         mbarrier_wait(&barriers.k_empty[k_at.index], k_at.parity ^ 1);
         load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
                                      key_row, head_k, k_batch, kEvictLast);
@@ -533,20 +546,59 @@ struct ForwardSm90 {
         shared_k + k_at.index * kKeyBytes + key * 128, d);
   }
 
+  ONEPASS_DEVICE bool passes_first(const Work& tile) const { return kPasses && tile.unseen >> consumer & 1; }
+
+  /// Whether the warpgroup passes over the tile's first block of keys, and if so does, but for its turn and values. Only
+  /// one: the copy of the next is then on its way, whatever the other warpgroups wait for.
+  ONEPASS_DEVICE void wait_first_keys(const Work& tile) {
+    if (passes_first(tile)) {
+      mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+      release(&barriers.k_empty[k_at.index]);
+      k_at.advance();
+    }
+    mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+  }
+
+  ONEPASS_DEVICE void pass_values() {
+    take_turn();
+    give_turn();
+    wait_values();
+    release_values();
+  }
+
+  /// A tile without rows for this warpgroup: it takes its turns and lets every buffer go.
+  ONEPASS_DEVICE void walk_idle(int query_stage) {
+    while (n > w.n_min) {
+      pass_values();
+      --n;
+      mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+      release_keys(query_stage);
+    }
+  }
+
   /// All key blocks of a tile whose first product is in flight, but for the last P V.
   ONEPASS_DEVICE void walk(int query_stage) {
-    n = w.n_max - 1;
+    const Work& tile = barriers.work[work_place];
+    const bool passes = passes_first(tile);
+    n = w.n_max - (passes ? 2 : 1);
     wgmma_wait<0>();
     pin(s);
     release_keys(query_stage);
+    accumulate = 0;
+    if constexpr (kIdles) {
+      if (tile.row0 + 64 * consumer >= tile.seq.seqlen_q) {
+        walk_idle(query_stage);
+        return;
+      }
+    }
     if (!kMasked && n < w.full_max) {
       update_softmax<false, false, true>();
     } else {
       update_softmax<kMaskBegin, true, true>();
+      if (passes) pass_values();
       clear_values();
     }
     pack(probabilities);
-    accumulate = 0;
     if constexpr (kMasked) {
       while (n > w.n_min && n > w.full_max) step<kMaskBegin, true>(query_stage);
     }
@@ -563,7 +615,7 @@ struct ForwardSm90 {
     if (more_work()) {
       take_work();
       mbarrier_wait(&barriers.q_full[0], 0);
-      mbarrier_wait(&barriers.k_full[0], 0);
+      wait_first_keys(barriers.work[work_place]);
       take_turn();
       score_product(0);
       give_turn();
@@ -576,7 +628,7 @@ struct ForwardSm90 {
         if (more) {
           q_at.advance();
           mbarrier_wait(&barriers.q_full[q_at.index], q_at.parity);
-          mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
+          wait_first_keys(barriers.work[work_at.index]);
         }
         score_product(q_at.index);  // of nothing after the last tile, so that the code is the same
         give_turn();

@@ -20,13 +20,13 @@ ONEPASS_HOST_DEVICE constexpr int sm90_tile_bytes(int rows, int head_dim) {
   return rows * column_blocks(head_dim) * kBlockColumns * 2;
 }
 
-constexpr int kWorkBytes = 64;  // what is told of a tile
+constexpr int kWorkBytes = 68;  // what is told of a tile
 constexpr int kWorkPlaces = 3;  // tiles that are told at a time: the last one, this one and the next
 
 /// Barriers of eight bytes (full and empty for each Q, K and V buffer and for each tile, and one more), and
 /// what is told of the tiles.
 ONEPASS_HOST_DEVICE constexpr int sm90_barrier_bytes(int stages, int query_stages) {
-  return 8 * (2 * query_stages + 4 * stages + 2 * kWorkPlaces + 1) + kWorkPlaces * kWorkBytes;
+  return 8 * (2 * query_stages + 4 * stages + 2 * kWorkPlaces + 1) + (kWorkPlaces * kWorkBytes + 7) / 8 * 8;
 }
 
 /// Of a thread block. 64 bits, because a kernel's name can state any sizes.
