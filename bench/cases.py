@@ -97,11 +97,11 @@ def gpu_forward_problems() -> list[Problem]:
     tokens, hidden = 16384, 2048
     return [square("bf16", tokens // s, hidden // d, s, d, causal)
             for d, causal, s in itertools.product((64, 128, 256), (False, True), (512, 1024, 2048, 4096, 8192, 16384))
-            ] + [square("f16", b, 16, 4096, 64) for b in (4, 8)]
+            ] + [square("f16", b, 16, 4096, 64, causal) for b, causal in itertools.product((4, 8), (False, True))]
 
 
 def gpu_gqa_problems() -> list[Problem]:
-    return [Problem("bf16", 4, 32, 8, 4096, 4096, 128, causal) for causal in (False, True)]
+    return [Problem("bf16", 1, 32, 8, 4096, 4096, 128, causal) for causal in (False, True)]
 
 
 def gpu_naive_problems() -> list[Problem]:

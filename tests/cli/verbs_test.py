@@ -94,7 +94,7 @@ class Plan(CliTest):
         step = next(i for i, line in enumerate(lines) if line.startswith("step 1 "))
         self.assertEqual(lines[step + 1:step + 6], [
             "  buffers         2 for Q, 2 for K and V each",
-            "  shared memory   192.3 KiB a block, 84 % of the 228.0 KiB of a multiprocessor",
+            "  shared memory   192.4 KiB a block, 84 % of the 228.0 KiB of a multiprocessor",
             "  registers       at most 168 a thread, by the bound at launch; no machine code is at hand",
             "  occupancy       1 block a multiprocessor (shared memory 1, threads 5, registers 1 or more)",
             "  tiles           2048 for 132 blocks that stay, 15.52 each; the last round fills 52 % of the GPU"])
