@@ -120,16 +120,19 @@ TEST_F(NvrtcTest, kernels_of_every_family_keep_to_their_budgets) {
   EXPECT_GE(seen.size(), 4u);
 }
 
-// Head dims that the bundle lacks: rests of a width, bounds on both sides, a tile for wide values.
+// What the bundle lacks: rests of a width, bounds on both sides in f16, 96 keys, a tile for wide values.
 TEST_F(NvrtcTest, hopper_kernels_that_no_bundle_holds_keep_to_their_budgets) {
-  struct HeadDims {
-    std::int64_t qk, v;
+  struct Shape {
+    std::int64_t head_dim, head_dim_v;
+    DType dtype;
   };
-  for (const HeadDims& dims : {HeadDims{40, 24}, {80, 80}, {192, 192}, {64, 256}}) {
-    AttentionProblem problem = testing::bf16_problem(1, 4, 4, 4096, 4096, dims.qk);
-    problem.head_dim_v = dims.v;
+  for (const Shape& shape :
+       {Shape{40, 24, DType::BF16}, {128, 128, DType::F16}, {192, 192, DType::BF16}, {64, 256, DType::F16}}) {
+    AttentionProblem problem = testing::bf16_problem(1, 4, 4, 4096, 4096, shape.head_dim);
+    problem.head_dim_v = shape.head_dim_v;
+    problem.q_dtype = problem.kv_dtype = shape.dtype;
     problem.causal = Causal::BottomRight;
-    problem.window_left = dims.qk % 64 == 0 ? -1 : 100;
+    problem.window_left = shape.head_dim <= 128 && shape.head_dim_v <= 128 ? 100 : -1;
     const KernelSpec spec = choose_sm90_forward(problem, *find_device("h200")).forward;
     EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
   }
