@@ -35,7 +35,7 @@ struct HeadDims {
 constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
 constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
-constexpr HeadDims kSmallDims[] = {{64, 64}};
+constexpr HeadDims kShortDims[] = {{64, 64}, {96, 96}, {128, 128}};
 constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
 
 /// Models of other head dims are published in bf16.
@@ -73,13 +73,14 @@ constexpr Work kWork[] = {
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 50, kBf16, kTermsDims, kBothLayouts},
     // the same for kernels that are written for one mask (sm90_forward), and those of short prompts
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
-    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Window, 0, kBf16, kUsualDims, kDense},
-    {32, 32, 32, 512, 512, kDenseQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
-    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
-    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Window, 0, kBf16, kSmallDims, kDense},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Window, 0, kBf16, kTermsDims, kDense},
+    {32, 32, 32, 512, 512, kDenseQ, Mask::None, 0, kBothTypes, kShortDims, kDense},
+    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Causal, 0, kBothTypes, kShortDims, kDense},
+    {16, 32, 32, 1024, 1024, kDenseQ, Mask::Window, 0, kBf16, kUsualDims, kDense},
     // packed prompts of any lengths
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
+    {32, 32, 32, 512, 512, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
     // decode with grouped heads: many sequences, one long sequence
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},

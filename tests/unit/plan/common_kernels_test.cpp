@@ -64,15 +64,27 @@ TEST(common_kernels, hold_what_plans_of_common_cases_name_on_every_gpu_of_a_know
 
 TEST(common_kernels, hold_hopper_kernels_of_usual_head_dims_dtypes_and_masks) {
   const std::set<std::string> names = machine_code_names();
-  for (const char* text :
-       {"bf16_b2_hq16_hk16_sq4096_d64", "bf16_b2_hq16_hk16_sq4096_d64_causal",
-        "bf16_b2_hq16_hk16_sq4096_d64_wl1024_wr0", "bf16_b2_hq16_hk16_sq4096_d96",
-        "bf16_b2_hq16_hk16_sq4096_d96_causal", "bf16_b2_hq16_hk16_sq4096_d128",
-        "bf16_b2_hq16_hk16_sq4096_d128_causal", "bf16_b2_hq16_hk16_sq4096_d128_wl1024_wr0",
-        "bf16_b2_hq16_hk16_sq4096_d192_dv128", "bf16_b2_hq16_hk16_sq4096_d192_dv128_causal",
-        "bf16_b2_hq16_hk16_sq4096_d256", "bf16_b2_hq16_hk16_sq4096_d256_causal",
-        "f16_b2_hq16_hk16_sq4096_d64", "f16_b2_hq16_hk16_sq4096_d64_causal", "f16_b2_hq16_hk16_sq4096_d128",
-        "f16_b2_hq16_hk16_sq4096_d128_causal"}) {
+  for (const char* text : {"bf16_b2_hq16_hk16_sq4096_d64",
+                           "bf16_b2_hq16_hk16_sq4096_d64_causal",
+                           "bf16_b2_hq16_hk16_sq4096_d64_wl1024_wr0",
+                           "bf16_b2_hq16_hk16_sq4096_d96",
+                           "bf16_b2_hq16_hk16_sq4096_d96_causal",
+                           "bf16_b2_hq16_hk16_sq512_d96",
+                           "bf16_b2_hq16_hk16_sq1024_d96_causal",
+                           "bf16_b2_hq16_hk16_sq1024_d128_wl256_wr0",
+                           "bf16_b2_hq16_hk16_sq512_d128",
+                           "f16_b2_hq16_hk16_sq512_d128",
+                           "bf16_b2_hq16_hk16_sq4096_d128",
+                           "bf16_b2_hq16_hk16_sq4096_d128_causal",
+                           "bf16_b2_hq16_hk16_sq4096_d128_wl1024_wr0",
+                           "bf16_b2_hq16_hk16_sq4096_d192_dv128",
+                           "bf16_b2_hq16_hk16_sq4096_d192_dv128_causal",
+                           "bf16_b2_hq16_hk16_sq4096_d256",
+                           "bf16_b2_hq16_hk16_sq4096_d256_causal",
+                           "f16_b2_hq16_hk16_sq4096_d64",
+                           "f16_b2_hq16_hk16_sq4096_d64_causal",
+                           "f16_b2_hq16_hk16_sq4096_d128",
+                           "f16_b2_hq16_hk16_sq4096_d128_causal"}) {
     const verify::CaseShapes shapes = verify::case_shapes(parse_case(text));
     const Plan plan = make_plan("test", validate_problem("test", shapes.args, shapes.options),
                                 {.backend = Backend::Cuda}, *find_device("h200"));

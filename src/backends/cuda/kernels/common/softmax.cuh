@@ -119,7 +119,7 @@ struct RowResult {
 /// The end of a row: total is the whole row's sum. `sink` is -inf when there is none.
 ONEPASS_DEVICE RowResult finish_row(float max, float total, float scale_log2, float sink) {
   RowResult result;
-  result.factor = total == 0.0f ? 0.0f : reciprocal_approx(total);  // the largest term is 1, so total is normal
+  result.factor = total == 0.0f ? 0.0f : reciprocal_approx(total);  // one term at least is about 1, so total is normal
   // max * scale first in natural units: in base 2 the largest finite scores would overflow.
   result.lse = total == 0.0f ? -infinity() : fmaf(max, scale_log2 * kLn2, log2_approx(total) * kLn2);
   if (sink != -infinity()) {

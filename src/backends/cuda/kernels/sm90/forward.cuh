@@ -25,7 +25,6 @@
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Shah et al. 2024 (arXiv:2407.08608), sections 3.1, 3.2
 #pragma once
 
-#include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_range.h"
 #include "params.h"
@@ -70,7 +69,7 @@ struct ForwardSm90 {
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
   static constexpr bool kPasses = kMasked && kConsumers == 3;
   static constexpr bool kIdles = Spec::kRagged && kConsumers == 2;
-  static constexpr int kFindAhead = 2;  // key blocks left to be loaded when the next tile is asked for
+  static constexpr int kFindAhead = 2;  // key blocks left after this one when the next tile is asked for
   static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
@@ -81,6 +80,7 @@ struct ForwardSm90 {
                 "registers are divided for these");
   static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
   static_assert(kConsumers == 2 || !Spec::kTwoProbabilities, "three warpgroups have no registers for both");
+  static_assert(kStages >= 2 || !kPasses, "who passes over a block waits for the next one");
   static_assert(Spec::kTicket || !Spec::kRagged, "tiles of sequences differ in length");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
   static_assert(kTileN % 16 == 0, "products take 16 keys a step");
@@ -118,8 +118,8 @@ struct ForwardSm90 {
   int consumer;  // index of the warpgroup
   int own_row;   // first of the thread's rows of a tile; the other is eight below
   int work_place;
-  Work w;  // the tile, as far as the loops ask for it: clear_values and store read it from shared memory again
-  int n;  // key block whose P is next to be multiplied
+  Work w;  // as far as the loops ask for it: clear_values and store read shared memory again
+  int n;   // key block whose P is next to be multiplied
   float s[kTileN / 2], o[Spec::kHeadDimV / 2];
   Uint32 probabilities[kTileN / 4];
   int accumulate;  // 0: the next product starts O anew
@@ -210,7 +210,8 @@ struct ForwardSm90 {
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int last_row = min(row0 + 64 * i + 63, seq.seqlen_q - 1);
-        if (last_row + band.upper < (n_max - 1) * kTileN && n_max - 1 > range.n_block_min) found.unseen |= 1 << i;
+        if (last_row + band.upper < (n_max - 1) * kTileN && n_max - 1 > range.n_block_min)
+          found.unseen |= 1 << i;
       }
     }
     return true;
@@ -239,9 +240,9 @@ struct ForwardSm90 {
     return work_at.parity ^ (work_at.index & 1);
   }
 
-  /// One thread finds the tiles and tells the others, each when the loads of the one before come close to their
-  /// end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier where
-  /// tiles are too short for that.
+  /// One thread finds the tiles and tells the others, each when the loads of the one before come close to
+  /// their end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier
+  /// where tiles are too short for that.
   ONEPASS_DEVICE void schedule() {
     if constexpr (Spec::kTicket) claim_tickets();
     int tile = static_cast<int>(blockIdx.x);
@@ -252,7 +253,8 @@ struct ForwardSm90 {
       const bool over = tile >= all.num_tiles;
       if (over || locate(tile, found)) {
         found.has_rows = !over;
-        if (early) mbarrier_wait(&barriers.work_wanted, wanted_parity() ^ 1);  // the first one is over at once
+        if (early)
+          mbarrier_wait(&barriers.work_wanted, wanted_parity() ^ 1);  // the first one is over at once
         mbarrier_arrive(&barriers.work_full[work_at.index]);
         if (over) return;
         if (!early) mbarrier_wait(&barriers.work_wanted, wanted_parity());
@@ -262,7 +264,8 @@ struct ForwardSm90 {
     }
   }
 
-  /// The same by a warp, over the tiles that exist. How many these are, the last number tells that is too high.
+  /// The same by a warp, over the tiles that exist. How many these are, the last number tells that is too
+  /// high.
   ONEPASS_DEVICE void schedule_ragged() {
     const bool leads = (threadIdx.x & 31) == 0;
     if (leads) claim_tickets();
@@ -374,15 +377,15 @@ struct ForwardSm90 {
     pin(o);
     pin(used);
     wgmma_fence();
-    Spec::value_product(o, used, descriptor_low(shared_v + v_at.index * kValueBytes, kTileN * 128), accumulate);
+    Spec::value_product(o, used, descriptor_low(shared_v + v_at.index * kValueBytes, kTileN * 128),
+                        accumulate);
     accumulate = 1;
     wgmma_commit();
   }
 
   ONEPASS_DEVICE void pack(Uint32 (&made)[kTileN / 4]) {
 #pragma unroll
-    for (int i = 0; i < kTileN / 4; ++i)
-      made[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kTileN / 4; ++i) made[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
   }
 
   ONEPASS_DEVICE void correct_out(bool moved) {
@@ -462,8 +465,8 @@ struct ForwardSm90 {
     clear_values();
   }
 
-  /// On to a block that every row sees whole. With one set of probabilities, made is used: it is written when the
-  /// product is over.
+  /// On to a block that every row sees whole. With one set of probabilities, made is used: it is written when
+  /// the product is over.
   ONEPASS_DEVICE void step_whole(int query_stage, Probabilities& used, Probabilities& made) {
     start_step(query_stage, used);
     softmax.update_whole(s, p.softmax_scale_log2);
@@ -496,8 +499,8 @@ struct ForwardSm90 {
     }
   }
 
-  /// The block once more for the rows of the warp that failed: their maxima, then their probabilities, sixteen keys
-  /// at a time from what is in shared memory still.
+  /// The block once more for the rows of the warp that failed: their maxima, then their probabilities,
+  /// sixteen keys at a time from what is in shared memory still.
   ONEPASS_DEVICE void redo_block(int query_stage, Probabilities& made) {
     float larger[2] = {-infinity(), -infinity()}, sum[2] = {};
 #pragma unroll 1
@@ -521,8 +524,8 @@ struct ForwardSm90 {
           float(&pair)[4] = d[half];
 #pragma unroll
           for (int i = 2 * r; i < 2 * r + 2; ++i) {
-            pair[i] = exp2_approx(
-                fmaf(pair[i] - exponent.difference, p.softmax_scale_log2, -exponent.subtrahend));
+            pair[i] =
+                exp2_approx(fmaf(pair[i] - exponent.difference, p.softmax_scale_log2, -exponent.subtrahend));
             sum[r] += pair[i];
           }
           const Uint32 packed = ElementTraits<Element>::pack(pair[2 * r], pair[2 * r + 1]);
@@ -548,8 +551,8 @@ struct ForwardSm90 {
 
   ONEPASS_DEVICE bool passes_first(const Work& tile) const { return kPasses && tile.unseen >> consumer & 1; }
 
-  /// Whether the warpgroup passes over the tile's first block of keys, and if so does, but for its turn and values. Only
-  /// one: the copy of the next is then on its way, whatever the other warpgroups wait for.
+  /// Whether the warpgroup passes over the tile's first block of keys, and if so does, but for its turn and
+  /// values. Only one: the copy of the next is then on its way, whatever the other warpgroups wait for.
   ONEPASS_DEVICE void wait_first_keys(const Work& tile) {
     if (passes_first(tile)) {
       mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);

@@ -1,9 +1,9 @@
-// Which rows a tile is, where sequences have lengths of their own: numbers count tiles that exist, sequence after
-// sequence, long ones first, so that a launch ends with short tiles.
+// Which rows a tile is, where sequences have lengths of their own: numbers count tiles that exist, sequence
+// after sequence, long ones first, so that a launch ends with short tiles.
 //
-// A warp keeps the tiles of 32 sequences, a lane each, as a running sum. Numbers only grow, so it walks the sequences
-// once for each class of lengths (over a half, a quarter, an eighth of the longest that there can be, and the rest);
-// a ballot finds the sequence of a number.
+// A warp keeps the tiles of 32 sequences, a lane each, as a running sum. Numbers only grow, so it walks the
+// sequences once for each class of lengths (over a half, a quarter, an eighth of the longest that there can
+// be, and the rest); a ballot finds the sequence of a number.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -12,8 +12,8 @@
 
 namespace onepass::cuda {
 
-/// All lanes of a warp make it and call it, and get the same answers. head_group: heads of a sequence whose rows
-/// follow each other, longest first (kLongestFirst).
+/// All lanes of a warp make it and call it, and get the same answers. head_group: heads of a sequence whose
+/// rows follow each other, longest first (kLongestFirst).
 template <int kTileM, bool kLongestFirst>
 class RaggedTiles {
  public:
@@ -51,8 +51,8 @@ class RaggedTiles {
  private:
   static constexpr int kClasses = 4;
 
-  /// Tile `i` of a sequence: a head's rows after another's or, longest rows first, row block by row block of a group
-  /// of heads.
+  /// Tile `i` of a sequence: a head's rows after another's or, longest rows first, row block by row block of
+  /// a group of heads.
   ONEPASS_DEVICE void place(int i, int blocks) {
     if constexpr (kLongestFirst) {
       const int group = i / (head_group_ * blocks), first_head = group * head_group_;

@@ -2,17 +2,17 @@
 // scores.
 //
 // Accumulators of wgmma m64nNk16: a thread owns two rows, eight apart; of each, columns 8 j + 2 (lane % 4) +
-// {0, 1}. Exponents are taken against a reference: a maximum of the row over earlier blocks. Sum and O keep one
-// factor as long as it stays, and the end divides by a sum with the same reference, so nothing is lost.
-//   Masked blocks, and the first (update): their maxima are found, and become the references of rows where they
-//   are more than 2^kSlack above them.
-//   Blocks that every row sees whole (update_whole): no maxima. Terms are taken against the references there are,
-//   and their sum tells when one was too low. The scores are gone then, so they are computed once more
-//   (redo_block in forward.cuh), and the row takes the block's maximum. A term over 1 is as exact as one under it,
-//   as long as the type of P holds it; TermLimit says how large a sum may be.
-// A row's bits depend on that row alone. Numerics otherwise as in common/softmax.cuh.
-// Sources: Milakov and Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1. A threshold
-// for moving the maximum is FlashAttention-4's idea; leaving the maxima out is ours.
+// {0, 1}. Exponents are taken against a reference: a maximum of the row over earlier blocks. Sum and O keep
+// one factor as long as it stays, and the end divides by a sum with the same reference, so nothing is lost.
+//   Masked blocks, and the first (update): their maxima are found, and become the references of rows where
+//   they are more than 2^kSlack above them.
+//   Blocks that every row sees whole (update_whole): no maxima. Terms are taken against the references there
+//   are, and their sum tells when one was too low. The scores are gone then, so they are computed once more
+//   (redo_block in forward.cuh), and the row takes the block's maximum. A term over 1 is as exact as one under
+//   it, as long as the type of P holds it; TermLimit says how large a sum may be.
+// A row's bits depend on that row alone. Numerics otherwise as in common/softmax.cuh. Sources: Milakov and
+// Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1. A threshold for moving the
+// maximum is FlashAttention-4's idea; leaving the maxima out is ours.
 #pragma once
 
 #include "common/softmax.cuh"
@@ -52,8 +52,8 @@ struct BlockSoftmax {
   }
   ONEPASS_DEVICE static int column(int i) { return 8 * (i >> 1) + (i & 1); }
 
-  /// With maxima. kFirst: of the tile, so there is nothing to correct. Returns, alike for the warp, whether O must
-  /// be corrected.
+  /// With maxima. kFirst: of the tile, so there is nothing to correct. Returns, alike for the warp, whether O
+  /// must be corrected.
   template <bool kMaskBegin, bool kMaskEnd, bool kFirst>
   ONEPASS_DEVICE bool update(float (&s)[kTileN / 2], const ColumnRange (&visible)[2], float scale_log2) {
     float larger[2];
@@ -89,13 +89,15 @@ struct BlockSoftmax {
     for (int r = 0; r < 2; ++r) block_sum[r] = exponentials(s, r, scale_log2, reference[r] * scale_log2);
   }
 
-  /// Whether update_whole was wrong for a row of the warp: its reference was too low for the block, or needs care.
+  /// Whether update_whole was wrong for a row of the warp: its reference was too low for the block, or needs
+  /// care.
   ONEPASS_DEVICE bool failed() const {
     constexpr float kLimit = TermLimit<Element>::kSum;
     return __any_sync(0xffffffffu, careful || block_sum[0] > kLimit || block_sum[1] > kLimit);
   }
 
-  /// Of those rows; their references move to the block's maxima. larger: of the thread's scores of the block; used up.
+  /// Of those rows; their references move to the block's maxima. larger: of the thread's scores of the block;
+  /// used up.
   ONEPASS_DEVICE void find_failed(float (&larger)[2], bool (&failed)[2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -121,7 +123,8 @@ struct BlockSoftmax {
   }
 
  private:
-  /// Too far from 0 for a rounded product: the difference is taken first then, and nothing is left to subtract.
+  /// Too far from 0 for a rounded product: the difference is taken first then, and nothing is left to
+  /// subtract.
   ONEPASS_DEVICE static bool is_far(float scaled) { return !(fabsf(scaled) < kWide); }
 
   ONEPASS_DEVICE static bool needs_care(float reference, float scale_log2) {
@@ -184,7 +187,8 @@ struct BlockSoftmax {
     return partial[0];
   }
 
-  ONEPASS_DEVICE static float exponentials(float (&s)[kTileN / 2], int r, float scale_log2, float subtrahend) {
+  ONEPASS_DEVICE static float exponentials(float (&s)[kTileN / 2], int r, float scale_log2,
+                                           float subtrahend) {
     float partial[kAccumulators];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {

@@ -8,15 +8,15 @@
 
 namespace onepass::cuda {
 
-/// Of 16 bytes of a row of a tile with the 128-byte swizzle: `chunk` counts them from the row's start, `row` from a
-/// row that is a multiple of eight; kBlockBytes from a block of 64 columns to the next.
+/// Of 16 bytes of a row of a tile with the 128-byte swizzle: `chunk` counts them from the row's start, `row`
+/// from a row that is a multiple of eight; kBlockBytes from a block of 64 columns to the next.
 template <int kBlockBytes>
 ONEPASS_DEVICE Uint32 swizzled(Uint32 tile, int row, int chunk) {
   return tile + chunk / 8 * kBlockBytes + row * 128 + ((chunk ^ row) & 7) * 16;
 }
 
-/// q, k: shared addresses of the first row of 16, in the first block of columns. d[half]: keys 8 * half and on, as in
-/// fragment_maps.h.
+/// q, k: shared addresses of the first row of 16, in the first block of columns. d[half]: keys 8 * half and
+/// on, as in fragment_maps.h.
 template <class Element, int kDimSteps, int kQueryBlockBytes, int kKeyBlockBytes>
 ONEPASS_DEVICE void warp_scores(Uint32 q, Uint32 k, float (&d)[2][4]) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
