@@ -83,9 +83,10 @@ void add_accounting(std::string& text, const AttentionProblem& problem, const Ac
            fmt::format("{}{} in one pass, {} if every tensor is read once", bound,
                        bytes_text(a.bytes_one_pass), bytes_text(a.bytes_lower_bound)));
   add_line(text, "", fmt::format("{}{} with S and P materialised", bound, bytes_text(a.bytes_materialised)));
+  const double intensity_once = a.bytes_lower_bound > 0 ? a.flops / a.bytes_lower_bound : 0;  // what bounds
   add_line(text, "intensity",
-           fmt::format("{:.1f} FLOP/byte in one pass, {:.1f} materialised", a.intensity_one_pass,
-                       a.intensity_materialised));
+           fmt::format("{:.1f} FLOP/byte if tensors are read once, {:.1f} in one pass, {:.1f} materialised",
+                       intensity_once, a.intensity_one_pass, a.intensity_materialised));
   add_line(text, "ridge", fmt::format("{:.1f} FLOP/byte; below it memory is the limit", a.ridge));
   add_line(text, "bound",
            fmt::format("{} (compute {}, memory {} if every byte moves once)",
