@@ -14,38 +14,26 @@ ONEPASS_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Keeps the compiler from moving accesses of registers that a product in flight reads or writes across this
-/// point. Eight at a time: each statement costs compile time.
-template <int kCount>
-ONEPASS_DEVICE void pin(float (&x)[kCount]) {
-  static_assert(kCount % 4 == 0, "fours are left after the eights");
-#pragma unroll
-  for (int i = 0; i + 8 <= kCount; i += 8) {
-    asm volatile(""
-                 : "+f"(x[i + 0]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]),
-                   "+f"(x[i + 5]), "+f"(x[i + 6]), "+f"(x[i + 7])::"memory");
+/// pin(x): keeps the compiler from moving accesses of registers that a product in flight reads or writes across
+/// this point. Eight at a time: each statement costs compile time. `kind`: the operand's letter in asm.
+#define ONEPASS_DEFINE_PIN(Type, kind)                                                               \
+  template <int kCount>                                                                              \
+  ONEPASS_DEVICE void pin(Type(&x)[kCount]) {                                                        \
+    static_assert(kCount % 4 == 0, "fours are left after the eights");                               \
+    _Pragma("unroll") for (int i = 0; i + 8 <= kCount; i += 8) {                                     \
+      asm volatile(""                                                                                \
+                   : kind(x[i + 0]), kind(x[i + 1]), kind(x[i + 2]), kind(x[i + 3]), kind(x[i + 4]), \
+                     kind(x[i + 5]), kind(x[i + 6]), kind(x[i + 7])::"memory");                      \
+    }                                                                                                \
+    if constexpr (kCount % 8 != 0) {                                                                 \
+      asm volatile(""                                                                                \
+                   : kind(x[kCount - 4]), kind(x[kCount - 3]), kind(x[kCount - 2]),                  \
+                     kind(x[kCount - 1])::"memory");                                                 \
+    }                                                                                                \
   }
-  if constexpr (kCount % 8 != 0) {
-    asm volatile(""
-                 : "+f"(x[kCount - 4]), "+f"(x[kCount - 3]), "+f"(x[kCount - 2]),
-                   "+f"(x[kCount - 1])::"memory");
-  }
-}
-template <int kCount>
-ONEPASS_DEVICE void pin(Uint32 (&x)[kCount]) {
-  static_assert(kCount % 4 == 0, "fours are left after the eights");
-#pragma unroll
-  for (int i = 0; i + 8 <= kCount; i += 8) {
-    asm volatile(""
-                 : "+r"(x[i + 0]), "+r"(x[i + 1]), "+r"(x[i + 2]), "+r"(x[i + 3]), "+r"(x[i + 4]),
-                   "+r"(x[i + 5]), "+r"(x[i + 6]), "+r"(x[i + 7])::"memory");
-  }
-  if constexpr (kCount % 8 != 0) {
-    asm volatile(""
-                 : "+r"(x[kCount - 4]), "+r"(x[kCount - 3]), "+r"(x[kCount - 2]),
-                   "+r"(x[kCount - 1])::"memory");
-  }
-}
+ONEPASS_DEFINE_PIN(float, "+f")
+ONEPASS_DEFINE_PIN(Uint32, "+r")
+#undef ONEPASS_DEFINE_PIN
 
 /// Low word of a matrix descriptor (the high word is constant, wgmma_text.h): where the operand starts, and
 /// the bytes between its 64-column blocks where the product's width crosses them (V). Steps along the operand
@@ -53,6 +41,7 @@ ONEPASS_DEVICE void pin(Uint32 (&x)[kCount]) {
 ONEPASS_DEVICE Uint32 descriptor_low(Uint32 shared, int block_bytes) {
   return (shared & 0x3ffff) >> 4 | static_cast<Uint32>(block_bytes >> 4) << 16;
 }
+
 /// Registers of each thread of a warpgroup from here on; all its warps execute it.
 template <int kRegisters>
 ONEPASS_DEVICE void take_registers() {
