@@ -22,12 +22,6 @@ int row_alignment(const TensorStrides& strides, int widest) {
   return bytes;
 }
 
-/// Scores are more than dot product times a positive scale.
-bool has_score_terms(const AttentionProblem& problem) {
-  return problem.softcap > 0 || problem.has_alibi || problem.has_bias ||
-         static_cast<float>(problem.softmax_scale) <= 0;
-}
-
 struct Tile {
   int tile_m, tile_n, num_warps, column_groups, min_blocks;
 };
@@ -38,7 +32,7 @@ Tile choose_tile(const AttentionProblem& problem, const DeviceInfo& device, std:
   const std::int64_t shared = device.shared_bytes_per_block;
   const bool small_shared = shared < std::int64_t{140} * 1024;  // sm_86 and sm_89 have 99 KiB
   const bool large_shared = shared > std::int64_t{200} * 1024;  // room for two blocks of head_dim 256 an SM
-  const bool terms = has_score_terms(problem);  // they need registers of their own, as pages do
+  const bool terms = problem.has_score_terms();  // they need registers of their own, as pages do
   const bool paged = problem.k_layout == SequenceLayout::Paged;
   if ((rows <= 64 || terms) && wide <= 128) return {64, 64, 4, 1, 2};
   if (wide <= 64) return {128, 128, 4, 1, 2};
@@ -115,7 +109,7 @@ Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInf
   if (spec.store_bytes == 8) spec.store_bytes = 4;
   spec.pack_gqa = pack_gqa;
   spec.paged = p.k_layout == SequenceLayout::Paged;
-  spec.score_terms = has_score_terms(p);
+  spec.score_terms = p.has_score_terms();
 
   const std::int64_t heads = pack_gqa ? p.num_heads_k : p.num_heads_q;
   const std::int64_t blocks = ceil_div(rows, tile.tile_m) * heads * p.batch;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "dispatch/heuristics_sm80.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
 constexpr std::int64_t kShortTiles = 4;  // key blocks that are done before a ticket has been drawn and found
+constexpr std::int64_t kSmallestBox = 8;  // rows; the swizzle of shared memory repeats after as many
 constexpr std::int64_t kFewRows =
     64;  // a warpgroup has as many; below, packed heads and splits use a GPU better
 
@@ -62,6 +64,18 @@ std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& devi
 
 }  // namespace
 
+RowExtents key_rows(const AttentionProblem& p) {
+  switch (p.k_layout) {
+    case SequenceLayout::Packed: return {1, p.total_k};
+    case SequenceLayout::Paged: return {p.num_pages, p.page_size};
+    default: return {p.batch, p.seqlen_k};
+  }
+}
+
+int page_box(std::int64_t page_size, int tile_n) {
+  return static_cast<int>(std::gcd(page_size, std::int64_t{tile_n}));
+}
+
 std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const DeviceInfo& device,
                                                 int requested_splits) {
   if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
@@ -74,13 +88,6 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
     return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
   }
   if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
-  if (p.softcap > 0) return "takes no softcap";
-  if (p.has_alibi) return "takes no ALiBi slopes";
-  if (p.has_bias) return "takes no bias";
-  if (static_cast<float>(p.softmax_scale) <= 0) {
-    return fmt::format("takes a softmax_scale that is positive in f32, and it is {}", p.softmax_scale);
-  }
-  if (p.k_layout == SequenceLayout::Paged) return "takes no paged keys";
   if (requested_splits > 1) return "does not split the keys";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 8, and they are {} and {}",
@@ -91,10 +98,12 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
   }
   if (p.total_q == 0) return "needs queries, and there are none";  // a tensor map has no empty dimension
   if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
+  if (p.k_layout == SequenceLayout::Paged && p.page_size % kSmallestBox != 0) {
+    return fmt::format("takes pages of a multiple of {} keys, and they have {}", kSmallestBox, p.page_size);
+  }
   const std::int64_t q_batch = p.q_layout == SequenceLayout::Packed ? 1 : p.batch;
   const std::int64_t q_rows = p.q_layout == SequenceLayout::Packed ? p.total_q : p.seqlen_q;
-  const std::int64_t k_batch = p.k_layout == SequenceLayout::Packed ? 1 : p.batch;
-  const std::int64_t k_rows = p.k_layout == SequenceLayout::Packed ? p.total_k : p.seqlen_k;
+  const auto [k_batch, k_rows] = key_rows(p);
   for (const auto& [name, batch, rows, heads, strides] :
        {std::tuple{"q", q_batch, q_rows, p.num_heads_q, p.q},
         {"k", k_batch, k_rows, p.num_heads_k, p.k},
@@ -129,7 +138,9 @@ Sm90ForwardConfig choose_sm90_forward(const AttentionProblem& p, const DeviceInf
   spec.num_warps = 4 * (tile.tile_m / 64 + 1);
   spec.stages = tile.stages;
   spec.two_query_stages = tile.two_query_stages;
-  spec.two_probabilities = tile.two_probabilities;
+  spec.paged = p.k_layout == SequenceLayout::Paged;
+  spec.score_terms = p.has_score_terms();
+  spec.two_probabilities = tile.two_probabilities && !spec.score_terms;
 
   Sm90TileOrder& order = config.order;
   std::int64_t heads = p.batch * p.num_heads_q;

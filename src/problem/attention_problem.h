@@ -64,6 +64,11 @@ struct AttentionProblem {
   /// The mask forbids nothing but keys past the end.
   bool unmasked() const { return causal == Causal::None && window_left < 0 && window_right < 0; }
 
+  /// Scores are more than a dot product times a positive scale.
+  bool has_score_terms() const {
+    return softcap > 0 || has_alibi || has_bias || static_cast<float>(softmax_scale) <= 0;
+  }
+
   bool operator==(const AttentionProblem&) const = default;
 };
 

@@ -76,8 +76,8 @@ struct Row {
   float out = 0, lse = 0;  // with the index of a key as its value
 };
 
-/// 16 rows over kBlocks blocks in the order and by the steps of forward.cuh: the first, one with a mask that
-/// hides nothing, and blocks that every row sees whole.
+/// 16 rows over kBlocks blocks in the order and by the steps of forward.cuh: two with their maxima, then blocks
+/// without.
 template <class Element>
 std::vector<Row> rows_of(const Score& score, float scale_log2) {
   std::vector<Row> rows(16);
@@ -96,10 +96,9 @@ std::vector<Row> rows_of(const Score& score, float scale_log2) {
           };
           fill();
           bool moved = false;
-          if (n == kBlocks - 1) {
-            softmax.template update<false, false, true>(s, {}, scale_log2);
-          } else if (n == kBlocks - 2) {
-            moved = softmax.template update<false, true, false>(s, {{0, kTileN}, {0, kTileN}}, scale_log2);
+          if (n == kBlocks - 1) softmax.start();
+          if (n >= kBlocks - 2) {
+            moved = softmax.update(s, scale_log2);
           } else {
             softmax.update_whole(s, scale_log2);
             moved = softmax.failed();
@@ -190,6 +189,35 @@ void expect_the_formula(double relative_error) {
     EXPECT_NEAR(got.out, out / sum, relative_error * kBlocks * kTileN) << row;
     const double lse = larger + std::log(sum);
     EXPECT_NEAR(got.lse, lse, 1e-3 + 1e-5 * std::abs(lse)) << row;
+  }
+}
+
+TEST(sm90_softmax, mask_leaves_the_columns_of_its_range) {
+  constexpr int kWide = 128;
+  for (const auto& [begin, end] : {std::pair{0, kWide}, std::pair{-300, 500}, std::pair{0, 0}, std::pair{5, 5},
+                                  std::pair{1, 2}, std::pair{3, 127}, std::pair{-7, 1}, std::pair{64, 66},
+                                  std::pair{120, 400}, std::pair{-400, -3}, std::pair{126, 128},
+                                  std::pair{300, 400}, std::pair{40, 17}}) {
+    std::array<std::array<int, kWide>, 16> seen{};
+    emulator::launch(
+        [&] {
+          float s[kWide / 2];
+          for (float& x : s) x = 1.0f;
+          const int first = 2 * (lane() % 4);
+          for (int r = 0; r < 2; ++r) BlockSoftmax<Bf16, kWide, 1>::mask(s, r, begin - first, end - first);
+          for (int i = 0; i < kWide / 2; ++i) {
+            const int row = lane() / 4 + 8 * (i >> 1 & 1), column = 8 * (i >> 2) + first + (i & 1);
+            EXPECT_TRUE(s[i] == 1.0f || s[i] == -kInfinity);
+            seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)] = s[i] == 1.0f;
+          }
+        },
+        1, 32, 0);
+    for (const auto& row : seen) {
+      for (int column = 0; column < kWide; ++column) {
+        EXPECT_EQ(row[static_cast<std::size_t>(column)], column >= begin && column < end)
+            << column << " of [" << begin << ", " << end << ")";
+      }
+    }
   }
 }
 

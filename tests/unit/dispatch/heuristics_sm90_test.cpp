@@ -145,6 +145,38 @@ TEST(heuristics_sm90, another_device_is_declined_with_what_it_has) {
   EXPECT_EQ(decline_sm90_forward(plain(), h200(), 1), std::nullopt);
 }
 
+TEST(heuristics_sm90, changed_scores_are_a_kernel_of_their_own_with_one_set_of_probabilities) {
+  const auto spec = [](auto change) {
+    AttentionProblem problem = causal(bf16_problem(1, 8, 8, 4096, 4096, 128));
+    change(problem);
+    EXPECT_EQ(decline_sm90_forward(problem, h200(), 0), std::nullopt);
+    return choose_sm90_forward(problem, h200()).forward;
+  };
+  using P = AttentionProblem;
+  const KernelSpec plain = spec([](P&) {});
+  EXPECT_FALSE(plain.score_terms);
+  EXPECT_TRUE(plain.two_probabilities);
+  for (const KernelSpec& changed :
+       {spec([](P& p) { p.softcap = 30; }), spec([](P& p) { p.has_alibi = true; }),
+        spec([](P& p) { p.has_bias = true; }), spec([](P& p) { p.softmax_scale = -0.5; }),
+        spec([](P& p) { p.softmax_scale = 1e-60; })}) {  // 0 in f32
+    EXPECT_TRUE(changed.score_terms);
+    EXPECT_FALSE(changed.two_probabilities);
+  }
+}
+
+TEST(heuristics_sm90, pages_are_copied_in_boxes_that_fill_a_block_of_keys) {
+  AttentionProblem problem = causal(bf16_problem(2, 8, 8, 512, 4096, 128));
+  problem.k_layout = SequenceLayout::Paged;
+  problem.page_size = 24;
+  EXPECT_EQ(decline_sm90_forward(problem, h200(), 0), std::nullopt);
+  EXPECT_TRUE(choose_sm90_forward(problem, h200()).forward.paged);
+  EXPECT_EQ(page_box(24, 128), 8);
+  EXPECT_EQ(page_box(64, 128), 64);
+  EXPECT_EQ(page_box(256, 128), 128);
+  EXPECT_EQ(page_box(64, 96), 32);
+}
+
 TEST(heuristics_sm90, what_the_family_cannot_do_is_said) {
   const auto reason = [](auto change) {
     AttentionProblem problem = plain();
@@ -157,14 +189,11 @@ TEST(heuristics_sm90, what_the_family_cannot_do_is_said) {
             "takes k and v in q's dtype, and they are f8e4m3");
   EXPECT_EQ(reason([](P& p) { p.has_k_descale = true; }), "takes no descale factors");
   EXPECT_EQ(reason([](P& p) { p.has_v_descale = true; }), "takes no descale factors");
-  EXPECT_EQ(reason([](P& p) { p.softcap = 30; }), "takes no softcap");
-  EXPECT_EQ(reason([](P& p) { p.has_alibi = true; }), "takes no ALiBi slopes");
-  EXPECT_EQ(reason([](P& p) { p.has_bias = true; }), "takes no bias");
-  EXPECT_EQ(reason([](P& p) { p.softmax_scale = -0.5; }),
-            "takes a softmax_scale that is positive in f32, and it is -0.5");
-  EXPECT_EQ(reason([](P& p) { p.softmax_scale = 1e-60; }),
-            "takes a softmax_scale that is positive in f32, and it is 1e-60");
-  EXPECT_EQ(reason([](P& p) { p.k_layout = SequenceLayout::Paged; }), "takes no paged keys");
+  EXPECT_EQ(reason([](P& p) {
+              p.k_layout = SequenceLayout::Paged;
+              p.page_size = 20;
+            }),
+            "takes pages of a multiple of 8 keys, and they have 20");
   EXPECT_THAT(reason([](P& p) { p.head_dim = 264; }),
               Optional(HasSubstr("in steps of 8, and they are 264 and 128")));
   EXPECT_THAT(reason([](P& p) { p.head_dim_v = 100; }), Optional(HasSubstr("they are 128 and 100")));

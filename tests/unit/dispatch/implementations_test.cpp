@@ -68,13 +68,14 @@ TEST(implementations, hopper_prefill_goes_to_sm90_forward_and_the_rest_to_sm80_f
   EXPECT_EQ(make_plan("plan", prefill, {}, h200).implementation, "sm90_forward");
   EXPECT_EQ(make_plan("plan", prefill, {}, *find_device("a100")).implementation, "sm80_forward");
 
-  AttentionProblem softcap = prefill, paged = prefill, decode = prefill;
-  softcap.softcap = 50;
-  paged.k_layout = SequenceLayout::Paged;
+  AttentionProblem odd = prefill, pages = prefill, decode = prefill;
+  odd.head_dim_v = 100;
+  pages.k_layout = SequenceLayout::Paged;
+  pages.page_size = 1;
   decode.seqlen_q = 1;
   const std::pair<AttentionProblem, std::string> others[] = {
-      {softcap, "takes no softcap"},
-      {paged, "takes no paged keys"},
+      {odd, "takes head_dim and head_dim_v up to 256 in steps of 8, and they are 128 and 100"},
+      {pages, "takes pages of a multiple of 8 keys, and they have 1"},
       {decode, "is for 64 query rows and more, and there are 1"}};
   for (const auto& [problem, reason] : others) {
     const Plan plan = make_plan("plan", problem, {}, h200);

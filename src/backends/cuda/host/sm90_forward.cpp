@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/sm90/layout.h"
+#include "dispatch/heuristics_sm90.h"
 #include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
@@ -60,17 +61,18 @@ Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, co
                                           "a driver of CUDA 12.0 or later on this GPU", "update the driver"));
   }
   const AttentionProblem& p = *plan.problem;
-  const bool packed_q = p.q_layout == SequenceLayout::Packed, packed_k = p.k_layout == SequenceLayout::Packed;
-  const std::int64_t k_batch = packed_k ? 1 : p.batch, k_rows = packed_k ? p.total_k : p.seqlen_k;
+  const bool packed_q = p.q_layout == SequenceLayout::Packed;
+  const RowExtents keys = key_rows(p);
   const KernelSpec& spec = kernel.spec;
   const Sm90TileOrder& order = kernel.sm90_order;
   Sm90ForwardParams params{};
   params.q = tensor_map(driver, args.q, p.q_dtype, p.q, packed_q ? 1 : p.batch,
                         packed_q ? p.total_q : p.seqlen_q, p.num_heads_q, p.head_dim, spec.tile_m);
-  params.k =
-      tensor_map(driver, args.k, p.q_dtype, p.k, k_batch, k_rows, p.num_heads_k, p.head_dim, spec.tile_n);
-  params.v =
-      tensor_map(driver, args.v, p.q_dtype, p.v, k_batch, k_rows, p.num_heads_k, p.head_dim_v, spec.tile_n);
+  params.page_box = spec.paged ? page_box(p.page_size, spec.tile_n) : spec.tile_n;
+  params.k = tensor_map(driver, args.k, p.q_dtype, p.k, keys.batch, keys.rows, p.num_heads_k, p.head_dim,
+                        params.page_box);
+  params.v = tensor_map(driver, args.v, p.q_dtype, p.v, keys.batch, keys.rows, p.num_heads_k, p.head_dim_v,
+                        params.page_box);
   params.forward = forward;
   params.ticket =
       reinterpret_cast<unsigned long long*>(workspace_piece(plan, workspace, kPieceTicket).data());

@@ -74,7 +74,7 @@ struct alignas(64) TensorMap {
 /// What the sm90 forward kernels are launched with.
 struct Sm90ForwardParams {
   TensorMap q;  // boxes of 64 columns x tile_m rows
-  TensorMap k;  // boxes of 64 columns x tile_n rows
+  TensorMap k;  // boxes of 64 columns x tile_n rows; of pages [pages, page_size, Hk, D], x page_box rows
   TensorMap v;  // likewise
   ForwardParams forward;
   // Next tile to be worked on: launch id in the high word, count in the low one. Whatever it
@@ -86,7 +86,8 @@ struct Sm90ForwardParams {
   // the last group is counted as if it were full. Of a ragged batch: heads of one sequence, and unused.
   FastDivisor head_group, group_tiles;
   int draw_early;  // tickets are drawn a tile ahead
-  int unused[3];
+  int page_box;    // rows of a page that are copied at once; a divisor of page_size and of tile_n
+  int unused[2];
 };
 
 /// Element type of a tensor whose kernel takes several.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/math.cuh"
+#include "common/sequence.cuh"
 #include "common/tile_range.h"
 #include "params.h"
 #include "ptx/fragment_maps.h"
@@ -17,18 +18,61 @@ struct ScoreRow {
   const char* bias;  // bias[b, h, i, 0], null: none
 };
 
-/// Scores in natural units after all terms; the exponent's factor is log2(e) afterwards.
-template <class Element>
-ONEPASS_DEVICE float apply_score_terms(const ForwardParams& p, const ScoreRow& row, int key, float dot) {
-  float s = dot * p.softmax_scale;
-  if (p.softcap > 0.0f) s = p.softcap * tanh_by_exp(s / p.softcap);
-  if (p.alibi_slopes != nullptr) s -= row.slope * fabsf(static_cast<float>(row.position - key));
-  if (row.bias != nullptr && key >= row.keys.begin && key < row.keys.end) {
-    const Index64 offset = key * p.bias_key_stride;
-    s += p.bias_is_f32 ? reinterpret_cast<const float*>(row.bias)[offset]
-                       : ElementTraits<Element>::to_float(reinterpret_cast<const Element*>(row.bias)[offset]);
+/// Of row i of a sequence and head, which sees `keys`.
+template <bool kScoreTerms>
+ONEPASS_DEVICE ScoreRow describe_row(const ForwardParams& p, KeyRange keys, const Sequence& seq, int batch_idx, int head,
+                                     int i) {
+  ScoreRow row{keys, i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
+  if constexpr (kScoreTerms) {
+    if (p.alibi_slopes != nullptr) {
+      row.slope = p.alibi_slopes[batch_idx * p.alibi_batch_stride + head * p.alibi_head_stride];
+    }
+    if (p.bias != nullptr) {
+      const Index64 offset = batch_idx * p.bias_batch_stride + head * p.bias_head_stride + i * p.bias_row_stride;
+      row.bias = static_cast<const char*>(p.bias) + offset * (p.bias_is_f32 ? 4 : 2);
+    }
   }
-  return s;
+  return row;
+}
+
+/// Of the keys that the row sees; `score(i)` is the one of key `key(i)`.
+template <int kCount, class Value, class ScoreAt, class KeyAt>
+ONEPASS_DEVICE void add_bias(const ScoreRow& row, Index64 key_stride, Value value, ScoreAt score, KeyAt key) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (key(i) >= row.keys.begin && key(i) < row.keys.end) score(i) += value(key(i) * key_stride);
+  }
+}
+
+/// kCount scores of a row in place: in natural units after all terms; the exponent's factor is log2(e) afterwards. Term
+/// by term, so that a branch is one for all of them.
+template <class Element, int kCount, class ScoreAt, class KeyAt>
+ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& row, ScoreAt score, KeyAt key) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) score(i) *= p.softmax_scale;
+  if (p.softcap > 0.0f) {
+    const float reciprocal = 1.0f / p.softcap;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) score(i) = p.softcap * tanh_by_exp(score(i) * reciprocal);
+  }
+  if (p.alibi_slopes != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) score(i) -= row.slope * fabsf(static_cast<float>(row.position - key(i)));
+  }
+  if (row.bias != nullptr) {
+    if (p.bias_is_f32) {
+      add_bias<kCount>(
+          row, p.bias_key_stride, [&](Index64 offset) { return reinterpret_cast<const float*>(row.bias)[offset]; },
+          score, key);
+    } else {
+      add_bias<kCount>(
+          row, p.bias_key_stride,
+          [&](Index64 offset) {
+            return ElementTraits<Element>::to_float(reinterpret_cast<const Element*>(row.bias)[offset]);
+          },
+          score, key);
+    }
+  }
 }
 
 /// One accumulator row (half `r` of m16 tile s) of the block that starts at first_key.
@@ -36,14 +80,9 @@ template <class Element, int kScoreTiles>
 ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& row, int first_key,
                                       float (&s)[kScoreTiles][4], int r) {
   const int column = first_key + accumulator_place(static_cast<int>(threadIdx.x) & 31, 2 * r).column;
-#pragma unroll
-  for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float& x = s[n][2 * r + e];
-      x = apply_score_terms<Element>(p, row, column + 8 * n + e, x);
-    }
-  }
+  apply_score_terms<Element, 2 * kScoreTiles>(
+      p, row, [&](int i) -> float& { return s[i / 2][2 * r + i % 2]; },
+      [&](int i) { return column + 8 * (i / 2) + i % 2; });
 }
 
 /// -inf where the row does not see the key. A selection, never an addition: NaN outside the mask vanishes.

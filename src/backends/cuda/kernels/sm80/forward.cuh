@@ -216,19 +216,9 @@ struct ForwardSm80 {
   ONEPASS_DEVICE ScoreRow describe_row(int row) const {
     const int i = query_of(row), h = min(head_of(row), p.num_heads_q - 1);
     const bool inside = i < seq.seqlen_q;
-    ScoreRow out{visible_keys(KeyBand{band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1),
-                 i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
-    if constexpr (Spec::kScoreTerms) {
-      if (p.alibi_slopes != nullptr) {
-        out.slope = p.alibi_slopes[batch_idx * p.alibi_batch_stride + h * p.alibi_head_stride];
-      }
-      if (p.bias != nullptr) {
-        const Index64 offset =
-            batch_idx * p.bias_batch_stride + h * p.bias_head_stride + i * p.bias_row_stride;
-        out.bias = static_cast<const char*>(p.bias) + offset * (p.bias_is_f32 ? 4 : 2);
-      }
-    }
-    return out;
+    const KeyRange keys =
+        visible_keys(KeyBand{band_lower, band_upper}, inside ? seq.seqlen_k : 0, i, i + 1);
+    return onepass::cuda::describe_row<Spec::kScoreTerms>(p, keys, seq, batch_idx, h, i);
   }
 
   /// Score terms and mask of this warp's keys, which start at first_key.

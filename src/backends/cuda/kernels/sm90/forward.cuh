@@ -1,7 +1,8 @@
 // sm90/forward.cuh - attention forward on Hopper
 //
-// Problem    O = softmax(scale * Q K^T, masked) V and lse; bf16 or f16 in, f32 sums; dense or packed;
-//            head_dim a multiple of 8 up to 256; causal masks and windows; sinks
+// Problem    O = softmax(scale * Q K^T, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or paged;
+//            head_dim a multiple of 8 up to 256; causal masks and windows; sinks. kScoreTerms: softcap, ALiBi,
+//            bias, any scale
 // Tile       kTileM query rows x kTileN keys of one query head; a persistent block walks tiles, and in each
 //            its key blocks high to low
 // Roles      warpgroup 0: one thread finds the tiles, another issues the copies of Q, K and V (tensor memory
@@ -13,11 +14,13 @@
 //            kTwoProbabilities: it also packs P of n-1 under P V, into registers of its own.
 //            The first product of the next tile is issued with the last P V of this one, and O is stored
 //            under it
-// Softmax    blocks that every row sees whole are done without their maxima, and once more where that was
-//            wrong (sm90/softmax.cuh)
+// Softmax    with maxima for a tile's first block, blocks with a mask and changed scores; the others are done
+//            without, and once more where that was wrong (sm90/softmax.cuh)
 // Order      no mask: tiles in turn. Otherwise groups of heads, whose keys stay in L2, longest rows first,
 //            and tiles by a ticket. kRagged: sequence after sequence (ragged_tiles.cuh), by a ticket
-// Declines   pages, splits, softcap, ALiBi, bias, a scale that is not positive (heuristics_sm90.cpp)
+// Pages      kPaged: the producer is a warp; each lane copies its part of a block, from the page that the
+//            block table names for it
+// Declines   splits, pages that a block of keys cannot be put together from (heuristics_sm90.cpp)
 // Shared     layout.h; Q + stages * (K + V), all in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread: O head_dim_v / 2, S kTileN / 2, P kTileN / 4 or twice that; the producer
 //            gives its own away
@@ -25,6 +28,7 @@
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Shah et al. 2024 (arXiv:2407.08608), sections 3.1, 3.2
 #pragma once
 
+#include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_range.h"
 #include "params.h"
@@ -84,6 +88,7 @@ struct ForwardSm90 {
   static_assert(Spec::kTicket || !Spec::kRagged, "tiles of sequences differ in length");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
   static_assert(kTileN % 16 == 0, "products take 16 keys a step");
+  static_assert(!Spec::kScoreTerms || !Spec::kTwoProbabilities, "a block with maxima has one set");
 
   /// One tile: where its rows and keys are.
   struct Work {
@@ -118,7 +123,7 @@ struct ForwardSm90 {
   int consumer;  // index of the warpgroup
   int own_row;   // first of the thread's rows of a tile; the other is eight below
   int work_place;
-  Work w;  // as far as the loops ask for it: clear_values and store read shared memory again
+  int n_min, full_min, full_max;  // of the tile, as in Work; the rest is read from shared memory
   int n;   // key block whose P is next to be multiplied
   float s[kTileN / 2], o[Spec::kHeadDimV / 2];
   Uint32 probabilities[kTileN / 4];
@@ -300,7 +305,10 @@ struct ForwardSm90 {
   }
   ONEPASS_DEVICE void take_work() {
     work_place = work_at.index;
-    w = barriers.work[work_place];
+    const Work& tile = barriers.work[work_place];
+    n_min = tile.n_min;
+    full_min = tile.full_min;
+    full_max = tile.full_max;
     work_at.advance();
   }
   ONEPASS_DEVICE void leave_work() const {
@@ -310,46 +318,103 @@ struct ForwardSm90 {
 
   // ---- producer
 
+  /// kRows rows that follow each other.
   template <int kDim, int kRows>
   ONEPASS_DEVICE void load(const TensorMap& map, Uint64* full, Uint32 shared, int row, int head,
                            int batch_idx, Uint64 l2_hint) const {
     mbarrier_arrive_expect(full, sm90_tile_bytes(kRows, kDim));
+    copy_box<kDim, kRows>(map, full, shared, row, head, batch_idx, l2_hint);
+  }
+
+  /// A box of rows, the first of which lies at `shared` in a tile of kRows.
+  template <int kDim, int kRows>
+  ONEPASS_DEVICE static void copy_box(const TensorMap& map, Uint64* full, Uint32 shared, int row, int head,
+                                      int batch_idx, Uint64 l2_hint) {
 #pragma unroll
     for (int block = 0; block < column_blocks(kDim); ++block) {
       tma_load(map, full, shared + block * kRows * 128, block * kBlockColumns, row, head, batch_idx, l2_hint);
     }
   }
 
+  /// Where this lane's part of a block of keys lies in the pool. One without a page becomes zeros: no row of the
+  /// tile sees its keys, or the table names a page that the pool does not have.
+  struct PagePart {
+    int page, slot;
+  };
+  static constexpr int kNoPage = -1;  // outside the tensor map
+  ONEPASS_DEVICE PagePart find_part(const int* table, int first_key, int key_begin, int key_end) const {
+    const int own = lane() * all.page_box, key = first_key + own;
+    if (own >= kTileN || key >= key_end || key + all.page_box <= key_begin) return {kNoPage, 0};
+    const int column = p.page_size.quotient(key);
+    const int page = table[column * p.table_page_stride];
+    if (page < 0 || page >= p.num_pages) {
+      *p.error_flag = static_cast<int>(KernelError::PageOutOfPool);
+      return {kNoPage, 0};
+    }
+    return {page, p.page_size.remainder(key, column)};
+  }
+
+  /// A block of keys in parts of page_box rows, one a lane.
+  template <int kDim>
+  ONEPASS_DEVICE void load_parts(const TensorMap& map, Uint64* full, Uint32 shared, PagePart part,
+                                 int head) const {
+    if (lane() == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kDim));
+    __syncwarp();
+    if (lane() * all.page_box < kTileN) {
+      copy_box<kDim, kTileN>(map, full, shared + lane() * all.page_box * 128, part.slot, head, part.page,
+                             kEvictLast);
+    }
+  }
+
+  /// One thread or, of pages, a warp.
   ONEPASS_DEVICE void produce() {
+    const bool leads = !Spec::kPaged || lane() == 0;
     while (more_work()) {
       const Work& tile = barriers.work[work_at.index];
       const int head_k = p.group.quotient(tile.head),
                 k_batch = p.cu_seqlens_k.data != nullptr ? 0 : tile.batch_idx;
-      const int first_key_row = tile.seq.k_row0 + (tile.n_max - 1) * kTileN;
-      const int last_key_row = tile.seq.k_row0 + tile.n_min * kTileN;
-      const int wanted_key_row = min(first_key_row, last_key_row + kFindAhead * kTileN);
+      const int first_key = (tile.n_max - 1) * kTileN, last_key = tile.n_min * kTileN;
+      const int wanted_key = min(first_key, last_key + kFindAhead * kTileN);
+      const int row0 = tile.seq.k_row0, key_begin = tile.key_begin, key_end = tile.key_end;
+      const int* table = Spec::kPaged ? p.block_table + tile.batch_idx * p.table_batch_stride : nullptr;
       bool first = true;
 #pragma unroll 1  // few registers
-      for (int key_row = first_key_row; key_row >= last_key_row; key_row -= kTileN) {
-        if (key_row == wanted_key_row) mbarrier_arrive(&barriers.work_wanted);
+      for (int key = first_key; key >= last_key; key -= kTileN) {
+        if (leads && key == wanted_key) mbarrier_arrive(&barriers.work_wanted);
+        PagePart part{};
+        if constexpr (Spec::kPaged) part = find_part(table, key, key_begin, key_end);
         mbarrier_wait(&barriers.k_empty[k_at.index], k_at.parity ^ 1);
-        load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
-                                     key_row, head_k, k_batch, kEvictLast);
+        if constexpr (Spec::kPaged) {
+          load_parts<Spec::kHeadDim>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
+                                     part, head_k);
+        } else {
+          load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index],
+                                       shared_k + k_at.index * kKeyBytes, row0 + key, head_k, k_batch,
+                                       kEvictLast);
+        }
         if (first) {
           mbarrier_wait(&barriers.q_empty[q_at.index], q_at.parity ^ 1);
-          load<Spec::kHeadDim, Spec::kTileM>(all.q, &barriers.q_full[q_at.index],
-                                             shared_q + q_at.index * kQueryBytes, tile.seq.q_row0 + tile.row0,
-                                             tile.head, p.cu_seqlens_q.data != nullptr ? 0 : tile.batch_idx,
-                                             kEvictFirst);
+          if (leads) {
+            load<Spec::kHeadDim, Spec::kTileM>(
+                all.q, &barriers.q_full[q_at.index], shared_q + q_at.index * kQueryBytes,
+                tile.seq.q_row0 + tile.row0, tile.head, p.cu_seqlens_q.data != nullptr ? 0 : tile.batch_idx,
+                kEvictFirst);
+          }
           q_at.advance();
-          mbarrier_arrive(&barriers.work_empty[work_at.index]);
+          if constexpr (Spec::kPaged) __syncwarp();
+          if (leads) mbarrier_arrive(&barriers.work_empty[work_at.index]);
           work_at.advance();
           first = false;
         }
         mbarrier_wait(&barriers.v_empty[k_at.index], k_at.parity ^ 1);
-        load<Spec::kHeadDimV, kTileN>(all.v, &barriers.v_full[k_at.index],
-                                      shared_v + k_at.index * kValueBytes, key_row, head_k, k_batch,
-                                      kEvictLast);
+        if constexpr (Spec::kPaged) {
+          load_parts<Spec::kHeadDimV>(all.v, &barriers.v_full[k_at.index],
+                                      shared_v + k_at.index * kValueBytes, part, head_k);
+        } else {
+          load<Spec::kHeadDimV, kTileN>(all.v, &barriers.v_full[k_at.index],
+                                        shared_v + k_at.index * kValueBytes, row0 + key, head_k, k_batch,
+                                        kEvictLast);
+        }
         k_at.advance();  // V goes along
       }
     }
@@ -357,6 +422,7 @@ struct ForwardSm90 {
 
   // ---- consumers
 
+  ONEPASS_DEVICE static int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
   ONEPASS_DEVICE static int lane() { return static_cast<int>(threadIdx.x) & 31; }
   /// One arrival for each warp.
   ONEPASS_DEVICE static void release(Uint64* empty) {
@@ -401,20 +467,39 @@ struct ForwardSm90 {
     named_barrier_arrive(kTurn + (consumer + 1 == kConsumers ? 0 : consumer + 1), 256);
   }
 
-  ONEPASS_DEVICE void visible_columns(ColumnRange (&visible)[2]) const {
+  /// Of block n: some row does not see all of it.
+  ONEPASS_DEVICE bool is_masked() const {
+    return n >= full_max || (kMaskBegin && n < full_min);
+  }
+
+  /// Scores of block n after scale, softcap, ALiBi and bias.
+  ONEPASS_DEVICE void change_scores() {
+    const Work& tile = barriers.work[work_place];
     const int first = n * kTileN + 2 * (lane() & 3);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int i = w.row0 + own_row + 8 * r;
-      visible[r] = {i + w.band_lower - first, min(w.seq.seqlen_k, i + w.band_upper + 1) - first};
+      const int i = tile.row0 + own_row + 8 * r;
+      const BasicKeyBand<int> band{tile.band_lower, tile.band_upper};
+      const BasicKeyRange<int> keys =
+          visible_keys(band, i < tile.seq.seqlen_q ? tile.seq.seqlen_k : 0, i, i + 1);
+      const ScoreRow row =
+          describe_row<true>(p, KeyRange{keys.begin, keys.end}, tile.seq, tile.batch_idx, tile.head, i);
+      apply_score_terms<Element, kTileN / 4>(
+          p, row, [&](int c) -> float& { return softmax.score(s, r, c); },
+          [&](int c) { return first + softmax.column(c); });
     }
   }
 
-  template <bool kBegin, bool kEnd, bool kFirst>
-  ONEPASS_DEVICE bool update_softmax() {
-    ColumnRange visible[2] = {};
-    if constexpr (kBegin || kEnd) visible_columns(visible);
-    return softmax.template update<kBegin, kEnd, kFirst>(s, visible, p.softmax_scale_log2);
+  /// -inf for the keys of block n that the row does not see.
+  ONEPASS_DEVICE void mask_scores() {
+    const Work& tile = barriers.work[work_place];
+    const int first = n * kTileN + 2 * (lane() & 3);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = tile.row0 + own_row + 8 * r;
+      softmax.mask(s, r, kMaskBegin ? row + tile.band_lower - first : 0,
+                   min(tile.seq.seqlen_k, row + tile.band_upper + 1) - first);
+    }
   }
 
   ONEPASS_DEVICE void wait_values() const { mbarrier_wait(&barriers.v_full[v_at.index], v_at.parity); }
@@ -423,7 +508,7 @@ struct ForwardSm90 {
   ONEPASS_DEVICE void release_keys(int query_stage) {
     release(&barriers.k_empty[k_at.index]);
     k_at.advance();
-    if (n == w.n_min) release(&barriers.q_empty[query_stage]);
+    if (n == n_min) release(&barriers.q_empty[query_stage]);
   }
   ONEPASS_DEVICE void release_values() {
     release(&barriers.v_empty[v_at.index]);
@@ -451,18 +536,6 @@ struct ForwardSm90 {
     pin(o);
     pin(used);
     release_values();
-  }
-
-  /// On to a block that needs its mask.
-  template <bool kBegin, bool kEnd>
-  ONEPASS_DEVICE void step(int query_stage) {
-    start_step(query_stage, probabilities);
-    release_keys(query_stage);
-    const bool moved = update_softmax<kBegin, kEnd, false>();
-    finish_values(probabilities);
-    pack(probabilities);
-    correct_out(moved);
-    clear_values();
   }
 
   /// On to a block that every row sees whole. With one set of probabilities, made is used: it is written when
@@ -503,19 +576,18 @@ struct ForwardSm90 {
   /// sixteen keys at a time from what is in shared memory still.
   ONEPASS_DEVICE void redo_block(int query_stage, Probabilities& made) {
     float larger[2] = {-infinity(), -infinity()}, sum[2] = {};
-#pragma unroll 1
-    for (int key = 0; key < kTileN; key += 16) {
-      float d[2][4];
-      scores_again(query_stage, key, d);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) larger[i >> 1 & 1] = fmaxf(larger[i >> 1 & 1], d[i >> 2][i & 3]);
-    }
     bool failed[2];
-    softmax.find_failed(larger, failed, p.softmax_scale_log2);
 #pragma unroll 1
-    for (int key = 0; key < kTileN; key += 16) {
+    for (int i = 0; i < 2 * kTileN; i += 16) {
+      const int key = i % kTileN;
       float d[2][4];
       scores_again(query_stage, key, d);
+      if (i < kTileN) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) larger[e >> 1 & 1] = fmaxf(larger[e >> 1 & 1], d[e >> 2][e & 3]);
+        if (i == kTileN - 16) softmax.find_failed(larger, failed, p.softmax_scale_log2);
+        continue;
+      }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const auto exponent = softmax.exponent(r, p.softmax_scale_log2);
@@ -523,15 +595,15 @@ struct ForwardSm90 {
         for (int half = 0; half < 2; ++half) {
           float(&pair)[4] = d[half];
 #pragma unroll
-          for (int i = 2 * r; i < 2 * r + 2; ++i) {
-            pair[i] =
-                exp2_approx(fmaf(pair[i] - exponent.difference, p.softmax_scale_log2, -exponent.subtrahend));
-            sum[r] += pair[i];
+          for (int e = 2 * r; e < 2 * r + 2; ++e) {
+            pair[e] =
+                exp2_approx(fmaf(pair[e] - exponent.difference, p.softmax_scale_log2, -exponent.subtrahend));
+            sum[r] += pair[e];
           }
           const Uint32 packed = ElementTraits<Element>::pack(pair[2 * r], pair[2 * r + 1]);
 #pragma unroll
-          for (int i = 2 * half + r; i < kTileN / 4; i += 4) {  // registers have no index at run time
-            if (failed[r] && i / 4 == key / 16) made[i] = packed;
+          for (int e = 2 * half + r; e < kTileN / 4; e += 4) {  // registers have no index at run time
+            if (failed[r] && e / 4 == key / 16) made[e] = packed;
           }
         }
       }
@@ -571,7 +643,7 @@ struct ForwardSm90 {
 
   /// A tile without rows for this warpgroup: it takes its turns and lets every buffer go.
   ONEPASS_DEVICE void walk_idle(int query_stage) {
-    while (n > w.n_min) {
+    while (n > n_min) {
       pass_values();
       --n;
       mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
@@ -579,35 +651,43 @@ struct ForwardSm90 {
     }
   }
 
-  /// All key blocks of a tile whose first product is in flight, but for the last P V.
+  /// All key blocks of a tile whose first product is in flight, but for the last P V: with maxima the first one
+  /// and those that need a mask, without them the ones between.
   ONEPASS_DEVICE void walk(int query_stage) {
     const Work& tile = barriers.work[work_place];
     const bool passes = passes_first(tile);
-    n = w.n_max - (passes ? 2 : 1);
+    n = tile.n_max - (passes ? 2 : 1);
+    accumulate = 0;
+    softmax.start();
     wgmma_wait<0>();
     pin(s);
     release_keys(query_stage);
-    accumulate = 0;
     if constexpr (kIdles) {
       if (tile.row0 + 64 * consumer >= tile.seq.seqlen_q) {
         walk_idle(query_stage);
         return;
       }
     }
-    if (!kMasked && n < w.full_max) {
-      update_softmax<false, false, true>();
-    } else {
-      update_softmax<kMaskBegin, true, true>();
-      if (passes) pass_values();
-      clear_values();
-    }
-    pack(probabilities);
-    if constexpr (kMasked) {
-      while (n > w.n_min && n > w.full_max) step<kMaskBegin, true>(query_stage);
-    }
-    walk_whole(query_stage, kMaskBegin ? max(w.n_min, w.full_min) : w.n_min);
-    if constexpr (kMaskBegin) {
-      while (n > w.n_min) step<true, true>(query_stage);
+    for (;;) {
+      if constexpr (Spec::kScoreTerms) change_scores();
+      const bool masked = is_masked();
+      if (masked) mask_scores();
+      const bool moved = softmax.update(s, p.softmax_scale_log2);
+      if (accumulate) {
+        correct_out(moved);
+      } else if (passes) {
+        pass_values();
+      }
+      pack(probabilities);
+      if (masked) clear_values();
+      if constexpr (!Spec::kScoreTerms) {
+        if (n <= full_max) walk_whole(query_stage, kMaskBegin ? max(n_min, full_min) : n_min);
+        if constexpr (!kMasked) return;
+      }
+      if (n == n_min) return;
+      start_step(query_stage, probabilities);
+      release_keys(query_stage);
+      finish_values(probabilities);
     }
   }
 
@@ -655,9 +735,9 @@ struct ForwardSm90 {
   ONEPASS_DEVICE void clear_values() const {
     const Work& tile = barriers.work[work_place];
     const int begin = tile.key_begin - n * kTileN, end = tile.key_end - n * kTileN;
-    // The copy gives zeros past the tensor's end.
+    // The copy gives zeros past the tensor's end, but a sequence's last page goes on.
     const int room = p.cu_seqlens_k.data != nullptr ? p.total_k - tile.seq.k_row0 : p.seqlen_k;
-    if (begin <= 0 && (end >= kTileN || tile.key_end >= room)) return;
+    if (begin <= 0 && (end >= kTileN || (!Spec::kPaged && tile.key_end >= room))) return;
     wait_values();
     constexpr int kPieces = kTileN * column_blocks(Spec::kHeadDimV) * 8;  // of 16 bytes
     for (int piece = static_cast<int>(threadIdx.x) & 127; piece < kPieces; piece += 128) {
@@ -697,11 +777,11 @@ struct ForwardSm90 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) word[i] = packed(first + i);
         transpose_quad(word, quad);
-        if (inside) store_global(out + 8 * (first + quad), uint4{word[0], word[1], word[2], word[3]});
+        store_global_if(inside, out + 8 * (first + quad), uint4{word[0], word[1], word[2], word[3]});
       }
 #pragma unroll
       for (int i = Spec::kHeadDimV / 32 * 4; i < Spec::kHeadDimV / 8; ++i) {
-        if (inside) store_global(out + 8 * i + 2 * quad, packed(i));
+        store_global_if(inside, out + 8 * i + 2 * quad, packed(i));
       }
     }
   }
@@ -728,7 +808,7 @@ struct ForwardSm90 {
     __syncthreads();
     if (warpgroup == 0) {
       give_registers<kProducerRegisters>();
-      if (threadIdx.x == 0) produce();
+      if (threadIdx.x < (Spec::kPaged ? 32 : 1)) produce();
       if constexpr (Spec::kRagged) {
         if (threadIdx.x / 32 == 1) schedule_ragged();
       } else {

@@ -20,11 +20,6 @@
 
 namespace onepass::cuda {
 
-/// Which keys of the block a row sees: columns [begin, end), counted from the thread's first.
-struct ColumnRange {
-  int begin, end;
-};
-
 /// Of the sum of a thread's terms of a row in one block.
 template <class Element>
 struct TermLimit;
@@ -41,6 +36,7 @@ template <class Element, int kTileN, int kAccumulators>
 struct BlockSoftmax {
   static constexpr float kSlack = 8.0f;        // of a reference, in powers of two
   static constexpr int kColumns = kTileN / 4;  // of a row in this thread
+  static_assert(kColumns <= 32, "a mask has a bit for each");
   static_assert(kColumns * 256.0f < TermLimit<Element>::kSum, "a block whose maxima are known is within it");
   float reference[2], sum[2];  // of the thread's rows; sum is this thread's share
   float correction[2];         // of O, by the last update that moved a reference
@@ -50,36 +46,52 @@ struct BlockSoftmax {
   ONEPASS_DEVICE static float& score(float (&s)[kTileN / 2], int r, int i) {
     return s[4 * (i >> 1) + 2 * r + (i & 1)];
   }
+
   ONEPASS_DEVICE static int column(int i) { return 8 * (i >> 1) + (i & 1); }
 
-  /// With maxima. kFirst: of the tile, so there is nothing to correct. Returns, alike for the warp, whether O
-  /// must be corrected.
-  template <bool kMaskBegin, bool kMaskEnd, bool kFirst>
-  ONEPASS_DEVICE bool update(float (&s)[kTileN / 2], const ColumnRange (&visible)[2], float scale_log2) {
-    float larger[2];
-    bool moved = kFirst;
+  /// How many of the thread's columns, 8 j + {0, 1}, come before `column`.
+  ONEPASS_DEVICE static int columns_before(int column) {
+    return max(0, 2 * (column >> 3) + min(column & 7, 2));
+  }
+  ONEPASS_DEVICE static Uint32 low_bits(int count) {
+    return count >= 32 ? 0xffffffffu : (1u << count) - 1;
+  }
+
+  /// Before a row's first block, which takes an update.
+  ONEPASS_DEVICE void start() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if constexpr (kMaskBegin || kMaskEnd) {
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          if ((kMaskBegin && column(i) < visible[r].begin) || (kMaskEnd && column(i) >= visible[r].end)) {
-            score(s, r, i) = -infinity();
-          }
-        }
-      }
-      larger[r] = quad_max(block_max(s, r));
-      if constexpr (!kFirst) {
-        const bool moves = is_over(larger[r], r, scale_log2);
-        if (!moves) larger[r] = reference[r];
-        moved |= moves;
-      }
+      reference[r] = -infinity();
+      sum[r] = 0.0f;
     }
-    if constexpr (!kFirst) moved = __any_sync(0xffffffffu, moved);
-    if (moved) move<kFirst>(larger, scale_log2);
-    take_terms(s, scale_log2);
+    careful = true;
+  }
+
+  /// -inf for the scores of row r outside columns [begin, end), counted from the thread's first one. A
+  /// selection: NaN outside vanishes.
+  ONEPASS_DEVICE static void mask(float (&s)[kTileN / 2], int r, int begin, int end) {
+    const Uint32 seen = low_bits(columns_before(end)) & ~low_bits(columns_before(begin));
 #pragma unroll
-    for (int r = 0; r < 2; ++r) sum[r] = kFirst ? block_sum[r] : sum[r] + block_sum[r];
+    for (int i = 0; i < kColumns; ++i) {
+      if ((seen >> i & 1) == 0) score(s, r, i) = -infinity();
+    }
+  }
+
+  /// With maxima. Returns, alike for the warp, whether O must be corrected.
+  ONEPASS_DEVICE bool update(float (&s)[kTileN / 2], float scale_log2) {
+    float larger[2];
+    bool moved = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      larger[r] = quad_max(block_max(s, r));
+      const bool moves = is_over(larger[r], r, scale_log2);
+      if (!moves) larger[r] = reference[r];
+      moved |= moves;
+    }
+    moved = __any_sync(0xffffffffu, moved);
+    if (moved) move(larger, scale_log2);
+    take_terms(s, scale_log2);
+    add_block();
     return moved;
   }
 
@@ -105,7 +117,7 @@ struct BlockSoftmax {
       failed[r] = quad_max(block_sum[r]) > TermLimit<Element>::kSum || needs_care(reference[r], scale_log2);
       if (!failed[r] || !is_over(larger[r], r, scale_log2)) larger[r] = reference[r];
     }
-    move<false>(larger, scale_log2);
+    move(larger, scale_log2);
   }
 
   /// What a score's term is: 2^(scale_log2 * (score - difference) - subtrahend).
@@ -139,16 +151,13 @@ struct BlockSoftmax {
   /// A row without keys yet has no maximum; 0 makes all its terms 0.
   ONEPASS_DEVICE static float finite_or_zero(float x) { return x == -infinity() ? 0.0f : x; }
 
-  template <bool kFirst>
   ONEPASS_DEVICE void move(const float (&larger)[2], float scale_log2) {
     bool care = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float finite = finite_or_zero(larger[r]);
-      if constexpr (!kFirst) {
-        correction[r] = exp2_approx((reference[r] - finite) * scale_log2);
-        sum[r] *= correction[r];
-      }
+      correction[r] = exp2_approx((reference[r] - finite) * scale_log2);
+      sum[r] *= correction[r];
       reference[r] = larger[r];
       care |= needs_care(larger[r], scale_log2);
     }
