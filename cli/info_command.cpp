@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/environment_text.h"
 #include "backends/cpu/backend.h"
 #include "backends/cuda/host/driver.h"
 #include "cli/commands.h"
@@ -19,26 +20,6 @@
 
 namespace onepass::cli {
 namespace {
-
-/// The GPUs that the driver shows, or why there are none.
-std::string gpu_text() {
-  const cuda::Driver* driver = cuda::Driver::instance();
-  if (driver == nullptr) return "none: " + cuda::Driver::missing_reason();
-  std::string text;
-  for (int i = 0; i < driver->num_devices(); ++i) {
-    const int capability = driver->compute_capability(i);
-    text += fmt::format("{}{} (compute capability {}.{})", i == 0 ? "" : ", ", driver->device_name(i),
-                        capability / 10, capability % 10);
-  }
-  return text +
-         fmt::format("; driver for CUDA {}.{}", driver->version() / 1000, driver->version() % 1000 / 10);
-}
-
-std::string compiler_text() {
-  const Nvrtc* nvrtc = Nvrtc::instance();
-  if (nvrtc == nullptr) return Nvrtc::missing_reason();
-  return fmt::format("NVRTC {}.{} ({})", nvrtc->version().major, nvrtc->version().minor, nvrtc->path());
-}
 
 struct Cache {
   const char* name;
@@ -86,7 +67,7 @@ void print_info_json(const DeviceInfo& cpu) {
        {"bf16_units", matrix_unit_names()},
        {"gpu",
         {{"present", cuda::Driver::instance() != nullptr},
-         {"text", gpu_text()},
+         {"text", gpus_text()},
          {"compiler", compiler_text()},
          {"bundle", bundle_to_json()},
          {"cache", cache_to_json()}}},
@@ -115,7 +96,7 @@ void print_info_text(const DeviceInfo& cpu) {
                                     decimal_text(cpu.f32_flops_per_second, "FLOP/s"),
                                     decimal_text(cpu.f16_flops_per_second, "FLOP/s"),
                                     decimal_text(cpu.memory_bytes_per_second, "B/s")));
-  text += labelled("GPUs", gpu_text());
+  text += labelled("GPUs", gpus_text());
   if (cuda::Driver::instance() != nullptr || Nvrtc::instance() != nullptr) {
     text += labelled("GPU compiler", compiler_text());
   }

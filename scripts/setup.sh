@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a task needs is on this machine (Debian 12 or later, Ubuntu 24.04 or later).
 #
-#   scripts/setup.sh TASK...      TASK: build, test, bundle, bench, lint, sanitize, fuzz
+#   scripts/setup.sh TASK...      TASK: build, test, python, bundle, bench, lint, sanitize, fuzz
 #
 # As root, missing packages are installed. As anybody else, the one line that installs them is printed. For test and
 # bundle the run-time compiler of the kernels comes into .venv; where it cannot be had, the tests that need it are
@@ -14,11 +14,12 @@ packages_for() {
     build) echo g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libxxhash-dev \
       libzstd-dev ;;
     test) echo "$(packages_for build)" libgtest-dev libgmock-dev pkg-config python3 python3-venv ;;
+    python) echo "$(packages_for build)" binutils python3-dev python3-venv ;;
     bundle | bench) echo "$(packages_for build)" python3-venv ;;
     lint) echo "$(packages_for test)" clang-format-14 clang-tidy-14 libomp-14-dev codespell ;;
     sanitize | fuzz) echo "$(packages_for test)" clang-14 libclang-rt-14-dev libomp-14-dev ;;
     *)
-      echo "setup: unknown task '$1'; know build, test, bundle, bench, lint, sanitize, fuzz" >&2
+      echo "setup: unknown task '$1'; know build, test, python, bundle, bench, lint, sanitize, fuzz" >&2
       exit 2
       ;;
   esac

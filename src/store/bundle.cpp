@@ -1,8 +1,6 @@
 #include "store/bundle.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
-#include <link.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "store/hash.h"
 #include "store/source_writer.h"
 #include "support/config.h"
+#include "support/shared_object.h"
 
 namespace onepass {
 namespace {
@@ -42,22 +41,10 @@ std::optional<std::string> read_range(const std::string& path, std::uint64_t off
   return text;
 }
 
-/// The file that this code was loaded from: the shared library, or the program it is linked into.
-fs::path this_binary() {
-  std::error_code error;
-  Dl_info info{};
-  void* map = nullptr;
-  if (dladdr1(reinterpret_cast<void*>(&this_binary), &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr) {
-    const char* name = static_cast<const link_map*>(map)->l_name;
-    if (name != nullptr && name[0] != '\0') return fs::canonical(name, error);
-  }
-  return fs::canonical("/proc/self/exe", error);  // the loader does not name the program
-}
-
 Bundle find_shipped() {
   if (const std::string& path = config().bundle_path; !path.empty())
     return Bundle::open(path, sources_hash());
-  const fs::path folder = this_binary().parent_path();
+  const fs::path folder = fs::path(this_binary()).parent_path();
   // <prefix>/bin and <prefix>/lib; <prefix>/lib/<multiarch>; a folder that holds everything
   const std::array places = {folder.parent_path() / "share" / "onepass",
                              folder.parent_path().parent_path() / "share" / "onepass", folder};

@@ -54,16 +54,21 @@ void add_matches(std::vector<std::string>& found, const fs::path& folder) {
   found.insert(found.end(), here.begin(), here.end());
 }
 
-/// <root>/lib/python3.x/{site,dist}-packages/nvidia/*/lib, where PyTorch's and NVIDIA's wheels put it.
+/// <packages>/nvidia/*/lib, where PyTorch's and NVIDIA's wheels put it.
+void add_wheels(std::vector<std::string>& found, const fs::path& packages) {
+  std::error_code error;
+  for (const auto& part : fs::directory_iterator(packages / "nvidia", error)) {
+    add_matches(found, part.path() / "lib");
+  }
+}
+
+/// The packages of <root>/lib/python3.x.
 void add_python_folders(std::vector<std::string>& found, const fs::path& root) {
   std::error_code error;
   for (const auto& python : fs::directory_iterator(root / "lib", error)) {
     if (!python.path().filename().string().starts_with("python3")) continue;
     for (const char* packages : {"site-packages", "dist-packages"}) {
-      std::error_code inner;
-      for (const auto& part : fs::directory_iterator(python.path() / packages / "nvidia", inner)) {
-        add_matches(found, part.path() / "lib");
-      }
+      add_wheels(found, python.path() / packages);
     }
   }
 }
@@ -130,6 +135,7 @@ std::vector<std::string> nvrtc_candidates(const Config& config) {
     if (!toolkit.empty()) add_matches(found, fs::path(toolkit) / "lib64");
   }
   if (!config.conda_prefix.empty()) add_matches(found, fs::path(config.conda_prefix) / "lib");
+  if (!config.library_folder.empty()) add_wheels(found, fs::path(config.library_folder).parent_path());
   for (const std::string& root : {config.virtual_env, config.conda_prefix, config.user_base,
                                   std::string("/usr/local"), std::string("/usr")}) {
     if (!root.empty()) add_python_folders(found, root);

@@ -1,6 +1,9 @@
 #include "support/config.h"
 
 #include <cstdlib>
+#include <filesystem>
+
+#include "support/shared_object.h"
 
 namespace onepass {
 namespace {
@@ -37,6 +40,7 @@ const Config& config() {
                              .cuda_home = cuda_home(),
                              .virtual_env = variable("VIRTUAL_ENV"),
                              .conda_prefix = variable("CONDA_PREFIX"),
+                             .library_folder = std::filesystem::path(this_binary()).parent_path().string(),
                              .user_base = user_base()};
   return values;
 }

@@ -5,6 +5,9 @@
 
 namespace onepass {
 
+/// The file that this code was loaded from: a shared library, or the program it is linked into.
+std::string this_binary();
+
 class SharedObject {
  public:
   SharedObject() = default;

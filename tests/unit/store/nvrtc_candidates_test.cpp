@@ -46,6 +46,14 @@ TEST(nvrtc_candidates, wheels_of_cuda_12_and_13_are_found_in_environments_and_th
   }
 }
 
+TEST(nvrtc_candidates, packages_beside_the_librarys_own_are_searched) {
+  const TemporaryFolder packages;
+  const std::string neighbour = touch(packages.path / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13");
+  Config config;
+  config.library_folder = (packages.path / "onepass").string();
+  EXPECT_THAT(nvrtc_candidates(config), Contains(neighbour));
+}
+
 TEST(nvrtc_candidates, toolkits_and_conda_are_searched_and_the_newer_version_wins) {
   const TemporaryFolder toolkit, conda;
   const std::string old = touch(toolkit.path / "lib64" / "libnvrtc.so.12");

@@ -1,0 +1,107 @@
+"""The libraries that arrays come from: how each makes an output, and which stream its work is on.
+
+No library is imported here but the one that an array came from, which is loaded already.
+"""
+
+import sys
+from typing import Any, Callable, NamedTuple
+
+_DLPACK_CPU = 1  # kDLCPU
+
+
+class Kind(NamedTuple):
+    """What differs between the libraries."""
+
+    empty: Callable[..., Any]  #: (like, shape, f32=False): an array on like's device, of like's dtype or of float32
+    current_stream: Callable[[Any], int]  #: the handle of the stream that the caller's work for this array is on
+    finish: Callable[[Any], Any] = lambda array: array  #: what the caller gets for an array that `empty` made
+
+
+def _torch_empty(like, shape, f32=False):
+    torch = sys.modules["torch"]
+    return torch.empty(shape, dtype=torch.float32 if f32 else like.dtype, device=like.device)
+
+
+def _torch_stream(tensor) -> int:
+    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+
+
+def _cupy_empty(like, shape, f32=False):
+    return sys.modules["cupy"].empty(shape, dtype="float32" if f32 else like.dtype)
+
+
+def _cupy_stream(array) -> int:
+    return sys.modules["cupy"].cuda.get_current_stream().ptr
+
+
+def _numpy_empty(like, shape, f32=False):
+    import numpy
+    return numpy.empty(shape, dtype="float32" if f32 else like.dtype)
+
+
+_TORCH = Kind(_torch_empty, _torch_stream)
+_CUPY = Kind(_cupy_empty, _cupy_stream)
+_NUMPY = Kind(_numpy_empty, lambda array: 0)
+
+
+def _other(array) -> Kind:
+    """Any library with __dlpack__. Its arrays may be immutable (JAX): results are NumPy arrays, which it takes over."""
+    if not hasattr(array, "__dlpack__"):
+        raise TypeError(f"onepass: q is a {type(array).__name__}.\n"
+                        "  Allowed: an array of NumPy, PyTorch, CuPy, JAX, or any other with __dlpack__.\n"
+                        "  Fix: convert it, as numpy.asarray does.")
+    if array.__dlpack_device__()[0] != _DLPACK_CPU:
+        raise NotImplementedError(f"onepass: q is a {type(array).__module__} array on a GPU.\n"
+                                  "  Allowed: arrays of PyTorch and CuPy on a GPU, of any library on the CPU.\n"
+                                  "  Fix: hand it to one of these, as torch.from_dlpack does.")
+    if hasattr(array, "__array_namespace__"):
+        return _NUMPY._replace(finish=array.__array_namespace__().asarray)
+    return _NUMPY
+
+
+def kind_of(array) -> Kind:
+    """The kind of q, which decides what results are.
+
+    Raises:
+        TypeError: it is no array.
+        NotImplementedError: it is on a GPU, of a library whose streams are not known.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _TORCH
+    if hasattr(array, "__array_interface__"):
+        return _NUMPY
+    return _CUPY if type(array).__module__.partition(".")[0] == "cupy" else _other(array)
+
+
+def check_torch_tensors(arrays: dict) -> None:
+    """What a torch tensor can be besides its memory.
+
+    Raises:
+        NotImplementedError: torch would expect a gradient: there is no backward pass yet.
+        ValueError: the values in memory are not the tensor's (torch's lazy negation).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    recording = torch.is_grad_enabled()
+    for name, array in arrays.items():
+        if not isinstance(array, torch.Tensor):
+            continue
+        if recording and array.requires_grad:
+            raise NotImplementedError(
+                f"onepass: {name} requires a gradient, and there is no backward pass yet.\n"
+                "  Allowed: tensors without requires_grad, or any tensors under torch.no_grad().\n"
+                f"  Fix: call under torch.no_grad() or torch.inference_mode(), or pass {name}.detach().")
+        if array.is_neg():
+            raise ValueError(f"onepass: {name} is negated lazily, so its memory holds other values.\n"
+                             "  Allowed: tensors whose memory holds their values.\n"
+                             f"  Fix: pass {name}.resolve_neg().")
+
+
+def handle_of(stream) -> int:
+    """A stream as a number: an int, torch's (cuda_stream) or CuPy's (ptr)."""
+    for attribute in ("cuda_stream", "ptr"):
+        if hasattr(stream, attribute):
+            return getattr(stream, attribute)
+    return int(stream)

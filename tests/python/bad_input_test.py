@@ -1,0 +1,147 @@
+"""What a caller can get wrong ends in a Python exception with a text that helps, never in a crash or a silent result."""
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import onepass
+
+Q = np.ones([1, 3, 4, 8], np.float32)
+K = np.ones([1, 5, 2, 8], np.float32)
+TORCH_Q, TORCH_K = torch.ones(1, 3, 4, 8), torch.ones(1, 5, 2, 8)
+
+
+def int64(*values):
+    return np.array(values, np.int64)
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+def fake(tensor):
+    with FakeTensorMode() as mode:
+        return mode.from_tensor(tensor)
+
+
+BAD = {
+    "a list for q": (lambda: onepass.attention([1.0], K, K), TypeError, "q is a list"),
+    "a list for v": (lambda: onepass.attention(Q, K, [1.0]), TypeError, "v: a list is given"),
+    "a missing k": (lambda: onepass.attention(Q, None, K), ValueError, "k is missing"),
+    "a number": (lambda: onepass.attention(np.float32(1), K, K), ValueError, "q: tensor has ndim 0"),
+    "float64": (lambda: onepass.attention(Q.astype(float), K, K), ValueError, "q: dtype is float64"),
+    "torch's float64": (lambda: onepass.attention(TORCH_Q.double(), TORCH_K, TORCH_K), ValueError, "bits 64"),
+    "two dtypes": (lambda: onepass.attention(Q, K.astype(np.float16), K), ValueError, "k has dtype f16"),
+    "another byte order": (lambda: onepass.attention(Q.astype(">f4"), K, K), ValueError, "byte order"),
+    "a field of a record": (
+        lambda: onepass.attention(Q, np.ones([1, 5, 2, 8], [("a", "f4"), ("b", "i2")])["a"], K), ValueError,
+        "a stride is 6 bytes"),
+    "three dimensions": (lambda: onepass.attention(Q[0], K, K), ValueError, "q [3, 4, 8] has 3 dimensions"),
+    "six dimensions": (lambda: onepass.attention(Q, K[None, None], K), ValueError, "k: tensor has ndim 6"),
+    "exchanged heads": (lambda: onepass.attention(Q.swapaxes(1, 2), K.swapaxes(1, 2), K.swapaxes(1, 2)), ValueError,
+                        "multiple of key heads"),
+    "int64 offsets": (lambda: onepass.attention_varlen(Q[0], K[0], K[0], cu_seqlens_q=int64(0, 3),
+                                                       cu_seqlens_k=int64(0, 5)), ValueError, "cu_seqlens_q: dtype"),
+    "offsets past the end": (
+        lambda: onepass.attention_varlen(Q[0], K[0], K[0], cu_seqlens_q=np.array([0, 4], np.int32),
+                                         cu_seqlens_k=np.array([0, 5], np.int32)), ValueError, "cu_seqlens_q"),
+    "an out of another shape": (lambda: onepass.attention(Q, K, K, out=np.empty_like(K)), ValueError, "out [1, 5, 2"),
+    "an out that is an input": (lambda: onepass.attention(Q, Q, Q, out=Q), ValueError, "start at the same address"),
+    "an out that is read-only": (lambda: onepass.attention(Q, K, K, out=read_only(np.empty_like(Q))), ValueError,
+                                 "out: the array is read-only"),
+    "an out that is expanded": (lambda: onepass.attention(TORCH_Q, TORCH_K, TORCH_K,
+                                                          out=torch.ones(1, 3, 1, 8).expand(1, 3, 4, 8)), ValueError,
+                                "share memory"),
+    "an unknown mask": (lambda: onepass.attention(Q, K, K, causal="left"), ValueError, "causal is 'left'"),
+    "an unknown backend": (lambda: onepass.attention(Q, K, K, backend="gpu"), ValueError, "backend is 'gpu'"),
+    "a window of one number": (lambda: onepass.attention(Q, K, K, window=3), TypeError, "window is 3"),
+    "a window of three": (lambda: onepass.attention(Q, K, K, window=(1, 2, 3)), TypeError, "window is (1, 2, 3)"),
+    "a negative window": (lambda: onepass.attention(Q, K, K, window=(-2, 0)), ValueError, "window_left is -2"),
+    "an infinite scale": (lambda: onepass.attention(Q, K, K, scale=float("inf")), ValueError, "softmax_scale is inf"),
+    "a scale that is a word": (lambda: onepass.attention(Q, K, K, scale="x"), TypeError, "softmax_scale"),
+    "no GPU": (lambda: onepass.attention(Q, K, K, backend="cuda"), NotImplementedError, "sm80_forward"),
+    "an unknown device": (lambda: onepass.plan(Q, K, K, device="h9000"), ValueError, "device is 'h9000'"),
+    "a gradient": (lambda: onepass.attention(TORCH_Q, TORCH_K.clone().requires_grad_(), TORCH_K), NotImplementedError,
+                   "k requires a gradient"),
+    "the meta device": (lambda: onepass.attention(TORCH_Q.to("meta"), TORCH_K, TORCH_K), ValueError, "meta"),
+    "k on the meta device": (lambda: onepass.attention(TORCH_Q, TORCH_K.to("meta"), TORCH_K), ValueError, "k: "),
+    "a sparse tensor": (lambda: onepass.attention(TORCH_Q, TORCH_K.to_sparse(), TORCH_K), ValueError, "k: "),
+    "a fake tensor": (lambda: onepass.attention(TORCH_Q, fake(TORCH_K), TORCH_K), ValueError, "k "),
+    "freed storage": (lambda: onepass.attention(TORCH_Q, freed(TORCH_K.clone()), TORCH_K), ValueError, "k "),
+    "a lazily conjugated tensor": (lambda: onepass.attention(TORCH_Q, negated(TORCH_K), TORCH_K), ValueError,
+                                   "k is negated lazily"),
+    "a merge of unlike shapes": (lambda: onepass.merge(Q, Q[..., 0], Q[:, :2], Q[:, :2, :, 0]), ValueError, "out_b"),
+}
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def negated(tensor):
+    """The imaginary part of a conjugate: torch keeps a bit that says "negative" instead of values."""
+    return torch.complex(tensor, tensor).conj().imag
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_the_exception_says_what_is_wrong(case):
+    call, exception, words = BAD[case]
+    with pytest.raises(exception) as raised:
+        call()
+    assert words in str(raised.value)
+    if exception is not TypeError:
+        assert "\n  Allowed: " in str(raised.value) and "\n  Fix: " in str(raised.value)
+
+
+def test_nothing_is_written_when_a_call_fails():
+    out = np.full_like(Q, 7)
+    with pytest.raises(ValueError):
+        onepass.attention(Q, K, K[:, :4], out=out)
+    assert (out == 7).all()
+
+
+def test_tensors_that_require_a_gradient_are_taken_where_torch_records_none():
+    k = TORCH_K.clone().requires_grad_()
+    with torch.no_grad():
+        onepass.attention(TORCH_Q, k, k)
+    with torch.inference_mode():
+        onepass.attention(TORCH_Q, k, k)
+
+
+class OnGpu:
+    """An array in GPU memory that nobody ever reads, by DLPack's protocol alone."""
+
+    def __init__(self, like):
+        self.shape = like.shape
+        self.extents = (ctypes.c_int64 * like.ndim)(*like.shape)
+        #: DLManagedTensor: data, device type and id, ndim, dtype, shape, strides, byte_offset, context, deleter
+        class Managed(ctypes.Structure):
+            _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                        ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                        ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+        self.managed = Managed(4096, 2, 0, like.ndim, 2, 32, 1, ctypes.addressof(self.extents), None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream):  # as of DLPack 0.x: no max_version
+        assert stream is not None
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def test_arrays_on_two_devices_are_refused():
+    with pytest.raises(ValueError, match="k is on GPU 0, but q is on the CPU"):
+        onepass.attention(Q, OnGpu(K), K)
+
+
+def test_an_unknown_library_on_a_gpu_is_refused():
+    with pytest.raises(NotImplementedError, match="arrays of PyTorch and CuPy on a GPU"):
+        onepass.attention(OnGpu(Q), OnGpu(K), OnGpu(K))
