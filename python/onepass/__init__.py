@@ -9,12 +9,25 @@ The layout is [batch, seqlen, heads, head_dim]; other orders are views with exch
     v = np.random.rand(1, 512, 8, 128).astype(np.float32)
     out = onepass.attention(q, k, v, causal=True)
 
-What is computed, to the letter: docs/python.md. What a call would do and why: `onepass.plan`.
+What is computed, to the letter: docs/spec.md. What a call would do and why: `onepass.plan`. For PyTorch there are
+`onepass.scaled_dot_product_attention` and the module `onepass.flash_attn`, with the functions of those names.
 """
+
+import importlib
 
 from onepass._core import Plan, info, known_devices, version as _version
 from onepass.calls import attention, attention_paged, attention_varlen, merge, plan
 
 __version__ = _version()
-__all__ = ["Plan", "attention", "attention_paged", "attention_varlen", "info", "known_devices",
-           "merge", "plan"]
+__all__ = ["Plan", "attention", "attention_paged", "attention_varlen", "info", "known_devices", "merge", "plan"]
+
+# These need torch, which takes a second to import; `import onepass` does not.
+_FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_attn": "onepass.flash_attn"}
+
+
+def __getattr__(name: str):
+    if name == "flash_attn":
+        return importlib.import_module("onepass.flash_attn")
+    if name in _FOR_TORCH:
+        return getattr(importlib.import_module(_FOR_TORCH[name]), name)
+    raise AttributeError(f"module 'onepass' has no attribute '{name}'")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from onepass import _core
-from onepass.kinds import handle_of, kind_of, check_torch_tensors
+from onepass.kinds import check_out, check_torch_tensors, handle_of, kind_of
 
 _CAUSAL = {False: "none", True: "bottom-right"}
 
@@ -30,17 +30,23 @@ def _results(q, v, kind, out, return_lse: bool):
     return out, lse
 
 
-def _forward(options, tensors: dict, return_lse: bool, out, stream):
+def run(options, tensors: dict, return_lse: bool, out, stream):
     """Allocates what is missing, runs, returns out or (out, lse)."""
     q = tensors["q"]
-    check_torch_tensors(tensors)
     kind = kind_of(q)
     handle = kind.current_stream(q) if stream is None else handle_of(stream)
+    if out is not None:
+        check_out(out)
     result, lse = _results(q, tensors["v"], kind, out, return_lse)
     _core.forward(options, handle, out=result, softmax_lse=lse, **tensors)
     if out is None:
         out = kind.finish(result)
     return (out, kind.finish(lse)) if return_lse else out
+
+
+def _forward(options, tensors: dict, return_lse: bool, out, stream):
+    check_torch_tensors(tensors)
+    return run(options, tensors, return_lse, out, stream)
 
 
 def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | None = None,
@@ -161,8 +167,10 @@ def merge(out_a, lse_a, out_b, lse_b, *, return_lse: bool = True, out=None, num_
     """
     tensors = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     check_torch_tensors(tensors)
-    kind = kind_of(out_a)
+    kind = kind_of(out_a, "out_a")
     handle = kind.current_stream(out_a) if stream is None else handle_of(stream)
+    if out is not None:
+        check_out(out)
     result = kind.empty(out_a, tuple(out_a.shape)) if out is None else out
     lse = kind.empty(out_a, tuple(getattr(lse_a, "shape", ())), f32=True) if return_lse else None
     _core.merge(num_threads, handle, out=result, lse=lse, **tensors)

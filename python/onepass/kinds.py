@@ -44,14 +44,14 @@ _CUPY = Kind(_cupy_empty, _cupy_stream)
 _NUMPY = Kind(_numpy_empty, lambda array: 0)
 
 
-def _other(array) -> Kind:
+def _other(array, name: str) -> Kind:
     """Any library with __dlpack__. Its arrays may be immutable (JAX): results are NumPy arrays, which it takes over."""
-    if not hasattr(array, "__dlpack__"):
-        raise TypeError(f"onepass: q is a {type(array).__name__}.\n"
+    if not (hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")):
+        raise TypeError(f"{name}: a {type(array).__name__} is given.\n"
                         "  Allowed: an array of NumPy, PyTorch, CuPy, JAX, or any other with __dlpack__.\n"
                         "  Fix: convert it, as numpy.asarray does.")
     if array.__dlpack_device__()[0] != _DLPACK_CPU:
-        raise NotImplementedError(f"onepass: q is a {type(array).__module__} array on a GPU.\n"
+        raise NotImplementedError(f"{name}: it is a {type(array).__module__} array on a GPU.\n"
                                   "  Allowed: arrays of PyTorch and CuPy on a GPU, of any library on the CPU.\n"
                                   "  Fix: hand it to one of these, as torch.from_dlpack does.")
     if hasattr(array, "__array_namespace__"):
@@ -59,8 +59,8 @@ def _other(array) -> Kind:
     return _NUMPY
 
 
-def kind_of(array) -> Kind:
-    """The kind of q, which decides what results are.
+def kind_of(array, name: str = "q") -> Kind:
+    """The kind of an array; that of q decides what results are.
 
     Raises:
         TypeError: it is no array.
@@ -71,7 +71,19 @@ def kind_of(array) -> Kind:
         return _TORCH
     if hasattr(array, "__array_interface__"):
         return _NUMPY
-    return _CUPY if type(array).__module__.partition(".")[0] == "cupy" else _other(array)
+    return _CUPY if type(array).__module__.partition(".")[0] == "cupy" else _other(array, name)
+
+
+def check_out(out) -> None:
+    """Refuses to write into arrays of libraries that promise their users never to change one, and do not say so through
+    DLPack (JAX).
+
+    Raises:
+        ValueError: out is such an array; TypeError and NotImplementedError as kind_of.
+    """
+    if kind_of(out, "out").finish is not Kind._field_defaults["finish"]:
+        raise ValueError(f"out: it is a {type(out).__name__}, which may be immutable.\n"
+                         "  Allowed: arrays of NumPy, PyTorch and CuPy.\n  Fix: leave out away and take the result.")
 
 
 def check_torch_tensors(arrays: dict) -> None:

@@ -9,14 +9,14 @@
 
 namespace onepass::python {
 
-/// What an object says about its memory, and what keeps that memory: the caller holds the object, this the rest.
-/// Three ways are tried: DLPack's C table (torch), __array_interface__ (NumPy, which cannot say ml_dtypes' bfloat16
-/// and 8-bit floats through DLPack), __dlpack__ (all others).
+/// What an object says about its memory, and what keeps that memory: the caller holds the object, this the
+/// rest. Three ways are tried: DLPack's C table (torch), __array_interface__ (NumPy, which cannot say through
+/// DLPack the bfloat16 and 8-bit floats of ml_dtypes), __dlpack__ (all others).
 class Array {
  public:
   /// `stream` is where GPU work will be queued: producers order their own work before it.
-  /// @throws nanobind::type_error when `object` is no array, InvalidArgument when a view cannot describe it; both name
-  ///   `name`, the argument.
+  /// @throws nanobind::type_error when `object` is no array, InvalidArgument when a view cannot describe it;
+  ///   both name `name`, the argument.
   Array(nanobind::handle object, const char* name, std::uintptr_t stream);
 
   const TensorView& view() const { return view_; }

@@ -1,5 +1,5 @@
-// The parts of DLPack that are read here (dmlc/dlpack, include/dlpack/dlpack.h, version 1.x), declared by us: they are
-// an ABI, and this way no header has to be found. The C exchange table came with 1.2.
+// The parts of DLPack that are read here (dmlc/dlpack, include/dlpack/dlpack.h, version 1.x), declared by us:
+// they are an ABI, and this way no header has to be found. The C exchange table came with 1.2.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct ExchangeApi {
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object;
   void* managed_tensor_to_py_object;
-  /// 0, or -1 and a Python exception. Null where a library cannot do it. What `out` points to lives as long as the
-  /// object is not changed.
+  /// 0, or -1 and a Python exception. Null where a library cannot do it. What `out` points to lives until the
+  /// object changes.
   int (*tensor_from_py_object)(void* object, Tensor* out);
   void* current_work_stream;
 };

@@ -29,7 +29,7 @@ def fake(tensor):
 
 
 BAD = {
-    "a list for q": (lambda: onepass.attention([1.0], K, K), TypeError, "q is a list"),
+    "a list for q": (lambda: onepass.attention([1.0], K, K), TypeError, "q: a list is given"),
     "a list for v": (lambda: onepass.attention(Q, K, [1.0]), TypeError, "v: a list is given"),
     "a missing k": (lambda: onepass.attention(Q, None, K), ValueError, "k is missing"),
     "a number": (lambda: onepass.attention(np.float32(1), K, K), ValueError, "q: tensor has ndim 0"),
@@ -50,6 +50,7 @@ BAD = {
         lambda: onepass.attention_varlen(Q[0], K[0], K[0], cu_seqlens_q=np.array([0, 4], np.int32),
                                          cu_seqlens_k=np.array([0, 5], np.int32)), ValueError, "cu_seqlens_q"),
     "an out of another shape": (lambda: onepass.attention(Q, K, K, out=np.empty_like(K)), ValueError, "out [1, 5, 2"),
+    "a list for out": (lambda: onepass.attention(Q, K, K, out=[1.0]), TypeError, "out: a list is given"),
     "an out that is an input": (lambda: onepass.attention(Q, Q, Q, out=Q), ValueError, "start at the same address"),
     "an out that is read-only": (lambda: onepass.attention(Q, K, K, out=read_only(np.empty_like(Q))), ValueError,
                                  "out: the array is read-only"),
@@ -135,6 +136,35 @@ class OnGpu:
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+class Immutable:
+    """An array of a library like JAX: DLPack, and a namespace to make arrays with."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    @classmethod
+    def asarray(cls, array):
+        return cls(array)
+
+    def __array_namespace__(self):
+        return type(self)
+
+
+def test_other_libraries_arrays_are_read_and_never_written():
+    q, k = Immutable(Q), Immutable(K)
+    result, lse = onepass.attention(q, k, k, return_lse=True)
+    assert type(result) is type(lse) is Immutable
+    np.testing.assert_array_equal(result.array, onepass.attention(Q, K, K))
+    with pytest.raises(ValueError, match="out: it is a Immutable, which may be immutable"):
+        onepass.attention(q, k, k, out=Immutable(Q.copy()))
 
 
 def test_arrays_on_two_devices_are_refused():

@@ -1,0 +1,203 @@
+"""The functions of flash-attn 2.8, computed by onepass: names, arguments, defaults, shapes and the log-sum-exp are its.
+
+    from onepass.flash_attn import flash_attn_func        # in place of: from flash_attn import flash_attn_func
+    onepass.install_as_flash_attn()                       # or: let other code's `import flash_attn` find this module
+
+What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free on
+the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name: dropout,
+and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. There is no backward pass yet:
+backward() raises NotImplementedError. With ALiBi the log-sum-exp is that of scores with -slope * |i + Sk - Sq - j|.
+
+Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
+multiple of g), d head dimension.
+"""
+
+import sys
+
+import torch
+
+from onepass.refuse import refuse, refuse_dropout, refuse_given
+from onepass.torch_ops import forward
+
+__version__ = "2.8.3"  #: of the interface, for those who ask
+
+_COMMON = """
+        dropout_p: 0.0 only.
+        softmax_scale: default 1 / sqrt(d).
+        causal: the last query sees the last key: row i sees the keys j <= i + sk - sq.
+        window_size: (left, right): row i sees i + sk - sq - left <= j <= i + sk - sq + right; -1 is no limit.
+        softcap: score = softcap * tanh(score / softcap) when positive.
+        alibi_slopes: float32 (h,) or (b, h): score -= slope * |i + sk - sq - j|.
+        deterministic: no effect.
+        return_attn_probs: return (out, softmax_lse, S_dmask), the last one empty as there is no dropout.
+
+    Raises:
+        ValueError: shapes, dtypes, devices or values break a rule.
+        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass yet.
+    """
+
+
+def _documented(function):
+    function.__doc__ = function.__doc__.rstrip() + _COMMON
+    return function
+
+
+def _lse(lse):
+    """flash-attn has +inf for rows without keys."""
+    return lse.masked_fill(lse == float("-inf"), float("inf"))
+
+
+def _attend(function, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
+            **tensors):
+    refuse_dropout(function, dropout_p)
+    out, lse = forward(q, k, v, alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
+                       window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
+                       softcap=softcap, **tensors)
+    return (out, _lse(lse), q.new_empty(0)) if return_attn_probs else out
+
+
+@_documented
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                    alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """Attention of q (b, sq, h, d) over k, v (b, sk, g, d): out (b, sq, h, d), softmax_lse (b, h, sq).
+
+    Args:
+        q, k, v: float16, bfloat16 or float32.
+    """
+    return _attend("flash_attn_func", q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+                   return_attn_probs)
+
+
+@_documented
+def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                              alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """`flash_attn_func` of one tensor.
+
+    Args:
+        qkv: (b, s, 3, h, d).
+    """
+    return _attend("flash_attn_qkvpacked_func", *qkv.unbind(2), dropout_p, softmax_scale, causal, window_size, softcap,
+                   alibi_slopes, return_attn_probs)
+
+
+@_documented
+def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                             alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """`flash_attn_func` of keys and values in one tensor.
+
+    Args:
+        q: (b, sq, h, d).
+        kv: (b, sk, 2, g, d).
+    """
+    return _attend("flash_attn_kvpacked_func", q, *kv.unbind(2), dropout_p, softmax_scale, causal, window_size, softcap,
+                   alibi_slopes, return_attn_probs)
+
+
+def _varlen(function, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, common, block_table=None):
+    keys = dict(cu_seqlens_k=cu_seqlens_k)
+    if block_table is not None:
+        keys = dict(block_table=block_table, seqused_k=cu_seqlens_k.diff())
+    return _attend(function, q, k, v, *common, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+                   max_seqlen_k=max_seqlen_k, **keys)
+
+
+@_documented
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                           softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                           deterministic=False, return_attn_probs=False, block_table=None):
+    """Attention of packed sequences: out (tq, h, d), softmax_lse (h, tq).
+
+    Args:
+        q: (tq, h, d).
+        k, v: (tk, g, d); with block_table pages (num_pages, page_size, g, d), of any page_size.
+        cu_seqlens_q, cu_seqlens_k: int32 (b + 1,): sequence n has the rows from [n] to [n + 1].
+        max_seqlen_q, max_seqlen_k: the longest lengths.
+        block_table: int32 (b, max_pages): the pages of each sequence.
+    """
+    common = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return _varlen("flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, common,
+                   block_table)
+
+
+@_documented
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, softmax_scale=None, causal=False,
+                                     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                                     return_attn_probs=False):
+    """`flash_attn_varlen_func` of one tensor.
+
+    Args:
+        qkv: (t, 3, h, d).
+        cu_seqlens, max_seqlen: for queries and keys.
+    """
+    common = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return _varlen("flash_attn_varlen_qkvpacked_func", *qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
+                   common)
+
+
+@_documented
+def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                                    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                                    alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """`flash_attn_varlen_func` of keys and values in one tensor.
+
+    Args:
+        q: (tq, h, d).
+        kv: (tk, 2, g, d).
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: as in flash_attn_varlen_func.
+    """
+    common = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return _varlen("flash_attn_varlen_kvpacked_func", q, *kv.unbind(1), cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+                   max_seqlen_k, common)
+
+
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                            cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None,
+                            causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True,
+                            alibi_slopes=None, num_splits=0, return_softmax_lse=False):
+    """Attention of q (b, sq, h, d) over a cache: out (b, sq, h, d), and softmax_lse (b, h, sq) with return_softmax_lse.
+
+    Args:
+        q: float16, bfloat16 or float32.
+        k_cache, v_cache: (b_cache, s_cache, g, d); with block_table pages (num_pages, page_size, g, d), any page_size.
+        k, v, rotary_cos, rotary_sin, cache_leftpad: None only.
+        cache_seqlens: int, or int32 (b,): keys of each sequence; default: the whole cache.
+        cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
+        block_table: int32 (b, max_pages): the pages of each sequence.
+        softmax_scale, causal, window_size, softcap, alibi_slopes: as in flash_attn_func.
+        rotary_interleaved: no effect without rotary_cos.
+        num_splits: parts that the keys are split into; 0 lets the planner choose.
+
+    Raises:
+        ValueError: shapes, dtypes, devices or values break a rule.
+        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass.
+    """
+    name = "flash_attn_with_kvcache"
+    refuse_given(name, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_leftpad=cache_leftpad)
+    if cache_batch_idx is not None:
+        if block_table is not None:
+            refuse(name, "both cache_batch_idx and block_table are given", "one of them", "drop cache_batch_idx")
+        block_table = cache_batch_idx[:, None].to(torch.int32)  # a cache whose rows are pages, one a sequence
+        if cache_seqlens is None:
+            cache_seqlens = k_cache.shape[1]
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    out, lse = forward(q, k_cache, v_cache, seqused_k=cache_seqlens, block_table=block_table,
+                       alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
+                       window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
+                       softcap=softcap, num_splits=num_splits)
+    return (out, _lse(lse)) if return_softmax_lse else out
+
+
+def install_as_flash_attn() -> None:
+    """Lets `import flash_attn` and `import flash_attn.flash_attn_interface` find this module, in this process.
+
+    Raises:
+        RuntimeError: another flash_attn has been imported already.
+    """
+    this = sys.modules[__name__]
+    for name in ("flash_attn", "flash_attn.flash_attn_interface"):
+        if sys.modules.setdefault(name, this) is not this:
+            raise RuntimeError(f"install_as_flash_attn: {name} is imported already, from {sys.modules[name].__file__}.\n"
+                               "  Allowed: a process that has not imported it.\n"
+                               "  Fix: call install_as_flash_attn() first, right after import onepass.")
+    this.flash_attn_interface = this

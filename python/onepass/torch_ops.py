@@ -1,0 +1,70 @@
+"""torch.ops.onepass.forward: the library's forward call as an operator that torch can trace and compile.
+
+Importing this module registers it. The functions of `onepass.sdpa` and `onepass.flash_attn` go through `forward` here.
+"""
+
+import inspect
+
+import torch
+
+from onepass import _core, calls
+
+_LIBRARY = torch.library.Library("onepass", "DEF")
+_LIBRARY.define(
+    "forward(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+    "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? alibi_slopes=None, "
+    "Tensor? bias=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', "
+    "SymInt window_left=-1, SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, "
+    "SymInt num_splits=0) -> (Tensor out, Tensor softmax_lse)",
+    tags=[torch.Tag.pt2_compliant_tag])
+
+
+def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
+         alibi_slopes=None, bias=None, max_seqlen_q=None, max_seqlen_k=None, causal="none", window_left=-1,
+         window_right=-1, softmax_scale=None, softcap=0.0, num_splits=0):
+    options = _core.ForwardOptions(
+        causal=causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale,
+        softcap=softcap, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, backend="auto", num_threads=0,
+        num_splits=num_splits)
+    return calls.run(options, dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                                   seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
+                                   alibi_slopes=alibi_slopes, bias=bias), True, None, None)
+
+
+_SIGNATURE = inspect.signature(_run)
+
+
+def _shapes(q, k, v, *others, **options):
+    """What torch knows of the results before they are computed."""
+    lse_shape = [*q.shape[:-3], q.shape[-2], q.shape[-3]]
+    return q.new_empty([*q.shape[:-1], v.shape[-1]]), q.new_empty(lse_shape, dtype=torch.float32)
+
+
+def _backward(context, grad_out, grad_lse):
+    raise NotImplementedError("onepass: a gradient is asked for, and there is no backward pass yet.\n"
+                              "  Allowed: the forward pass alone.\n"
+                              "  Fix: train with another implementation of attention.")
+
+
+def _autocast_on(device_type: str):
+    def cast_and_call(*positional, **by_name):
+        arguments = _SIGNATURE.bind(*positional, **by_name).arguments
+        dtype = torch.get_autocast_dtype(device_type)
+        for name in ("q", "k", "v"):
+            arguments[name] = arguments[name].to(dtype)
+        bias = arguments.get("bias")
+        if bias is not None and bias.dtype != dtype:
+            arguments["bias"] = bias.float()
+        with torch.autocast(device_type, enabled=False):
+            return forward(**arguments)
+
+    return cast_and_call
+
+
+for _key, _device_type in (("CPU", "cpu"), ("CUDA", "cuda")):
+    _LIBRARY.impl("forward", _run, _key)
+    _LIBRARY.impl("forward", _autocast_on(_device_type), "Autocast" + _key)
+torch.library.register_fake("onepass::forward", _shapes, lib=_LIBRARY)
+torch.library.register_autograd("onepass::forward", _backward, lib=_LIBRARY)
+
+forward = torch.ops.onepass.forward

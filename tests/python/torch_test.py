@@ -1,0 +1,139 @@
+"""The operator under torch's own machinery, and scaled_dot_product_attention beside torch's."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+import onepass
+from onepass.torch_ops import forward
+
+some = settings(max_examples=60, deadline=None, database=None)
+
+
+def random(*shape, dtype=torch.float32, **options):
+    return torch.randn(*shape, **options).to(dtype) + 0.25
+
+
+CALLS = {
+    "dense": lambda: ((random(2, 5, 4, 8), random(2, 9, 2, 8), random(2, 9, 2, 16)),
+                      dict(causal="bottom-right", window_left=3, softcap=2.0, bias=random(1, 4, 5, 9))),
+    "packed": lambda: ((random(6, 4, 8), random(7, 2, 8), random(7, 2, 8)),
+                       dict(cu_seqlens_q=torch.tensor([0, 2, 6], dtype=torch.int32),
+                            cu_seqlens_k=torch.tensor([0, 4, 7], dtype=torch.int32))),
+    "paged": lambda: ((random(2, 1, 4, 8), random(3, 4, 2, 8), random(3, 4, 2, 8)),
+                      dict(block_table=torch.tensor([[2, 0], [1, 1]], dtype=torch.int32),
+                           seqused_k=torch.tensor([7, 3], dtype=torch.int32))),
+    "with gradients": lambda: ((random(1, 3, 2, 8).requires_grad_(), random(1, 3, 2, 8), random(1, 3, 2, 8)), {}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_operator_passes_torchs_own_checks(call):
+    tensors, options = CALLS[call]()
+    # Of a backward pass there is only its refusal.
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(forward.default, tensors, options, test_utils=checks)
+
+
+def test_compiled_code_has_no_graph_breaks_and_takes_any_size():
+    def layer(x):
+        q, k, v = (x * 2).unflatten(-1, (3, 4, 8)).unbind(2)
+        by_sdpa = onepass.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        by_flash = onepass.flash_attn.flash_attn_func(q, k, v, causal=True)
+        return by_sdpa.transpose(1, 2) + by_flash
+
+    onepass.flash_attn, onepass.scaled_dot_product_attention  # imported before torch traces
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    frames = torch._dynamo.utils.counters["stats"]
+    for batch, seqlen in ((2, 5), (3, 17), (4, 33)):
+        x = random(batch, seqlen, 3 * 4 * 8)
+        torch.testing.assert_close(compiled(x), layer(x))
+    assert frames["unique_graphs"] == 1
+
+
+def test_backward_says_that_there_is_none():
+    q = random(1, 3, 2, 8).requires_grad_()
+    out = onepass.scaled_dot_product_attention(q, q, q)
+    assert out.requires_grad
+    with pytest.raises(NotImplementedError, match="no backward pass yet"):
+        out.sum().backward()
+
+
+def test_no_graph_is_recorded_where_none_is_wanted():
+    q = random(1, 3, 2, 8).requires_grad_()
+    with torch.no_grad():
+        assert not onepass.scaled_dot_product_attention(q, q, q).requires_grad
+    with torch.inference_mode():
+        assert onepass.scaled_dot_product_attention(q, q, q).is_inference()
+
+
+def test_meta_tensors_give_the_shapes():
+    out = onepass.scaled_dot_product_attention(*(torch.empty(2, 4, 7, width, device="meta") for width in (8, 8, 16)))
+    assert (out.shape, out.device.type) == ((2, 4, 7, 16), "meta")
+
+
+def test_autocast_computes_in_its_type():
+    q, k, v = (random(1, 2, 6, 8) for _ in range(3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = onepass.scaled_dot_product_attention(q, k, v, attn_mask=random(6, 6))
+    assert out.dtype == torch.bfloat16
+
+
+@some
+@given(data=st.data())
+def test_sdpa_gives_what_torchs_gives(data):
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 2**32)))
+    leading = draw(st.lists(st.integers(1, 3), min_size=0, max_size=2))
+    heads_k, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    seqlen_q, seqlen_k = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    width, width_v = draw(st.integers(1, 24)), draw(st.integers(1, 24))
+    q = random(*leading, heads_k * group, seqlen_q, width)
+    k, v = random(*leading, heads_k, seqlen_k, width), random(*leading, heads_k, seqlen_k, width_v)
+    options = dict(scale=draw(st.sampled_from([None, 0.3])), enable_gqa=group > 1)
+    mask = draw(st.sampled_from(["none", "causal", "bool", "float"]))
+    if mask == "causal":
+        options["is_causal"] = True
+    elif mask != "none":
+        full = [*leading, heads_k * group, seqlen_q, seqlen_k]
+        kept = draw(st.integers(2, len(full)))
+        shape = [extent if draw(st.booleans()) else 1 for extent in full[-kept:]]
+        options["attn_mask"] = torch.rand(shape) < 0.7 if mask == "bool" else torch.randn(shape)
+        if mask == "bool":  # torch's CPU code gives NaN to rows without keys, this one 0
+            options["attn_mask"][..., 0] = True
+    expected = functional.scaled_dot_product_attention(q, k, v, **options)
+    torch.testing.assert_close(onepass.scaled_dot_product_attention(q, k, v, **options), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_a_row_that_the_mask_empties_is_zero():
+    q = random(1, 2, 3, 8)
+    mask = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
+    out = onepass.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert (out[:, :, 1] == 0).all() and (out[:, :, 0] != 0).all()
+
+
+@pytest.mark.parametrize("options, exception, words", [
+    (dict(dropout_p=0.1), NotImplementedError, "dropout_p is 0.1"),
+    (dict(is_causal=True, attn_mask=torch.ones(3, 3)), ValueError, "is_causal is set and attn_mask is given"),
+    (dict(attn_mask=torch.ones(3, 3, dtype=torch.float64)), ValueError, "bias: dtype"),
+    (dict(key=torch.ones(1, 1, 3, 8)), ValueError, "enable_gqa=True"),
+    (dict(key=torch.ones(2, 3, 8)), ValueError, "dimensions"),
+    (dict(value=torch.ones(1, 2, 4, 8)), ValueError, "v [1, 4, 2, 8]"),
+])
+def test_sdpa_refuses(options, exception, words):
+    x = torch.ones(1, 2, 3, 8)
+    with pytest.raises(exception) as raised:
+        onepass.scaled_dot_product_attention(**{"query": x, "key": x, "value": x, **options})
+    assert words in str(raised.value) and "\n  Fix: " in str(raised.value)
+
+
+def test_a_padding_mask_leaves_no_trace_of_the_padding():
+    q, k, v = random(2, 2, 4, 8), random(2, 2, 6, 8), random(2, 2, 6, 8)
+    kept = torch.tensor([6, 3])
+    mask = torch.arange(6) < kept[:, None]
+    k[1, :, 3:], v[1, :, 3:] = 100, 7
+    out = onepass.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
+    short = onepass.scaled_dot_product_attention(q[1:], k[1:, :, :3], v[1:, :, :3])
+    torch.testing.assert_close(out[1:], short)
