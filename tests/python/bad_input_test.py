@@ -1,10 +1,9 @@
 """What a caller can get wrong ends in a Python exception with a text that helps, never in a crash or a silent result."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
+from dlpack import GpuArray
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import onepass
@@ -114,30 +113,6 @@ def test_tensors_that_require_a_gradient_are_taken_where_torch_records_none():
         onepass.attention(TORCH_Q, k, k)
 
 
-class OnGpu:
-    """An array in GPU memory that nobody ever reads, by DLPack's protocol alone."""
-
-    def __init__(self, like):
-        self.shape = like.shape
-        self.extents = (ctypes.c_int64 * like.ndim)(*like.shape)
-        #: DLManagedTensor: data, device type and id, ndim, dtype, shape, strides, byte_offset, context, deleter
-        class Managed(ctypes.Structure):
-            _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                        ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-                        ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
-        self.managed = Managed(4096, 2, 0, like.ndim, 2, 32, 1, ctypes.addressof(self.extents), None, 0, None, None)
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, *, stream):  # as of DLPack 0.x: no max_version
-        assert stream is not None
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
-
-
 class Immutable:
     """An array of a library like JAX: DLPack, and a namespace to make arrays with."""
 
@@ -169,9 +144,9 @@ def test_other_libraries_arrays_are_read_and_never_written():
 
 def test_arrays_on_two_devices_are_refused():
     with pytest.raises(ValueError, match="k is on GPU 0, but q is on the CPU"):
-        onepass.attention(Q, OnGpu(K), K)
+        onepass.attention(Q, GpuArray(4096, K.shape, 32), K)
 
 
 def test_an_unknown_library_on_a_gpu_is_refused():
     with pytest.raises(NotImplementedError, match="arrays of PyTorch and CuPy on a GPU"):
-        onepass.attention(OnGpu(Q), OnGpu(K), OnGpu(K))
+        onepass.attention(GpuArray(4096, Q.shape, 32), K, K)

@@ -1,8 +1,8 @@
 """onepass.flash_attn: flash-attn's interface, word by word, with the formula's numbers."""
 
 import inspect
-import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from arrays import to_numpy
 from reference import assert_close
 
+import onepass
 from onepass import flash_attn
 
 COMMON = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
@@ -133,27 +134,21 @@ def test_wrong_shapes_are_the_librarys_errors():
         flash_attn.flash_attn_func(X, X[..., :4], X)
 
 
-def test_other_code_finds_it_as_flash_attn():
-    program = """
-import onepass
-onepass.install_as_flash_attn()
-import flash_attn, flash_attn.flash_attn_interface
-from flash_attn import flash_attn_func
-from flash_attn.flash_attn_interface import flash_attn_varlen_func
-assert flash_attn_func is onepass.flash_attn.flash_attn_func
-assert flash_attn.__version__.startswith("2.8")
-onepass.install_as_flash_attn()
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-    program = """
-import sys, types
-sys.modules["flash_attn"] = other = types.ModuleType("flash_attn"); other.__file__ = "/elsewhere/flash_attn.py"
-import onepass
-try:
+def test_other_code_finds_it_as_flash_attn(monkeypatch):
+    for name in ("flash_attn", "flash_attn.flash_attn_interface"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     onepass.install_as_flash_attn()
-except RuntimeError as error:
-    assert "/elsewhere/flash_attn.py" in str(error)
-else:
-    raise SystemExit("not refused")
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+    import flash_attn as found
+    from flash_attn.flash_attn_interface import flash_attn_varlen_func
+    assert found is flash_attn and found.__version__.startswith("2.8")
+    assert flash_attn_varlen_func is found.flash_attn_interface.flash_attn_varlen_func
+    onepass.install_as_flash_attn()
+
+
+def test_another_flash_attn_is_not_replaced(monkeypatch):
+    other = types.ModuleType("flash_attn")
+    other.__file__ = "/elsewhere/flash_attn.py"
+    monkeypatch.setitem(sys.modules, "flash_attn", other)
+    with pytest.raises(RuntimeError, match="/elsewhere/flash_attn.py"):
+        onepass.install_as_flash_attn()
+    assert sys.modules["flash_attn"] is other

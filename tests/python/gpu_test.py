@@ -1,0 +1,96 @@
+"""On a real GPU: numbers beside the CPU's, streams, devices, graphs. Needs a GPU build of torch; skipped elsewhere."""
+
+import numpy as np
+import pytest
+import torch
+
+import onepass
+from onepass import flash_attn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+
+def random(*shape, dtype=torch.bfloat16):
+    return (torch.randn(*shape) + 0.25).to(dtype)
+
+
+def on_gpu(*tensors, device="cuda"):
+    return [tensor.to(device) for tensor in tensors]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(causal=True, window=(64, 0)), dict(softcap=5.0)])
+def test_the_numbers_are_the_cpus(dtype, options):
+    q, k, v = random(2, 300, 8, 128, dtype=dtype), random(2, 340, 2, 128, dtype=dtype), random(2, 340, 2, 128, dtype=dtype)
+    expected, expected_lse = onepass.attention(q, k, v, return_lse=True, **options)
+    out, lse = onepass.attention(*on_gpu(q, k, v), return_lse=True, **options)
+    assert (out.device.type, out.dtype, lse.device.type) == ("cuda", dtype, "cuda")
+    torch.testing.assert_close(out.cpu(), expected, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse.cpu(), expected_lse, atol=2e-3, rtol=1e-4)
+
+
+def test_paged_decoding_and_merging():
+    q, k, v = random(2, 1, 8, 64), random(9, 16, 2, 64), random(9, 16, 2, 64)
+    table, used = torch.tensor([[8, 3, 5], [0, 1, 2]], dtype=torch.int32), torch.tensor([33, 48], dtype=torch.int32)
+    expected = onepass.attention_paged(q, k, v, block_table=table, seqused_k=used)
+    q, k, v, table, used = on_gpu(q, k, v, table, used)
+    torch.testing.assert_close(onepass.attention_paged(q, k, v, block_table=table, seqused_k=used).cpu(), expected,
+                               atol=2e-2, rtol=2e-2)
+    x = random(1, 50, 4, 64).cuda()
+    halves = [onepass.attention(x, x[:, part], x[:, part], return_lse=True) for part in (slice(0, 20), slice(20, 50))]
+    merged, _ = onepass.merge(*halves[0], *halves[1])
+    torch.testing.assert_close(merged, onepass.attention(x, x, x), atol=2e-2, rtol=2e-2)
+
+
+def test_work_is_queued_on_the_current_stream():
+    x = random(1, 256, 8, 64).cuda()
+    expected = onepass.attention(x, x, x)
+    late = torch.zeros_like(x)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        late.copy_(x)
+        out = onepass.attention(late, late, late)  # on another stream it would see zeros
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_the_tensors_device_is_the_one_that_computes():
+    x = random(1, 64, 4, 64)
+    assert onepass.attention(*on_gpu(x, x, x, device="cuda:1")).device.index == 1
+    with pytest.raises(ValueError, match="GPU 1"):
+        onepass.attention(x.to("cuda:0"), x.to("cuda:1"), x.to("cuda:0"))
+
+
+def test_a_graph_replays_the_call():
+    x = random(2, 128, 8, 64).cuda()
+    onepass.scaled_dot_product_attention(x, x, x, is_causal=True)  # kernels are loaded before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = onepass.scaled_dot_product_attention(x, x, x, is_causal=True)
+    x.copy_(random(2, 128, 8, 64))
+    graph.replay()
+    assert torch.equal(out, onepass.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+def test_compiled_code_gives_the_same():
+    def layer(q, k, v):
+        return flash_attn.flash_attn_func(q * 2, k, v, causal=True)
+
+    q, k, v = (random(2, 64, heads, 64).cuda() for heads in (8, 2, 2))
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True)(q, k, v), layer(q, k, v))
+
+
+@pytest.mark.parametrize("call, exception, words", [
+    (lambda x: onepass.attention(x, x.cpu(), x), ValueError, "k is on the CPU, but q is on GPU 0"),
+    (lambda x: onepass.attention(x, x, x, bias=np.zeros((1, 1, 8, 8), np.float32)), ValueError, "bias is on the CPU"),
+    (lambda x: onepass.attention(x.transpose(2, 3), x.transpose(2, 3), x.transpose(2, 3)), NotImplementedError,
+     "stride"),
+    (lambda x: onepass.attention(*[x.float()] * 3), NotImplementedError, "sm80_forward"),
+])
+def test_what_a_gpu_does_not_take_is_refused(call, exception, words):
+    with pytest.raises(exception) as raised:
+        call(random(1, 8, 8, 64).cuda())
+    assert words in str(raised.value)
