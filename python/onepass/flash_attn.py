@@ -52,7 +52,7 @@ def _attend(function, q, k, v, dropout_p, softmax_scale, causal, window_size, so
     refuse_dropout(function, dropout_p)
     out, lse = forward(q, k, v, alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
                        window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
-                       softcap=softcap, **tensors)
+                       softcap=softcap, return_lse=return_attn_probs, **tensors)
     return (out, _lse(lse), q.new_empty(0)) if return_attn_probs else out
 
 
@@ -184,7 +184,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     out, lse = forward(q, k_cache, v_cache, seqused_k=cache_seqlens, block_table=block_table,
                        alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
                        window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
-                       softcap=softcap, num_splits=num_splits)
+                       softcap=softcap, num_splits=num_splits, return_lse=return_softmax_lse)
     return (out, _lse(lse)) if return_softmax_lse else out
 
 

@@ -56,11 +56,13 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if not enable_gqa and query.shape[-3] != key.shape[-3]:
         raise ValueError(f"{_NAME}: query has {query.shape[-3]} heads, but key has {key.shape[-3]}.\n"
                          "  Allowed: as many, or with enable_gqa=True a multiple.\n  Fix: pass enable_gqa=True.")
+    q, k, v = query, key, value
     if rank == 3:
         q, k, v = query[None], key[None], value[None]
-    else:
+    elif rank > 4:
         q, k, v = query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)
     bias = None if attn_mask is None else _bias(attn_mask, query, key.shape[-2])
     out, _ = forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias=bias,
                      causal="top-left" if is_causal else "none", softmax_scale=scale)
-    return out.transpose(1, 2).reshape(*query.shape[:-1], value.shape[-1])
+    out = out.transpose(1, 2)
+    return out if rank == 4 else out.reshape(*query.shape[:-1], value.shape[-1])

@@ -1,11 +1,13 @@
 """torch.ops.onepass.forward: the library's forward call as an operator that torch can trace and compile.
 
-Importing this module registers it. The functions of `onepass.sdpa` and `onepass.flash_attn` go through `forward` here.
+Importing this module registers it. The functions of `onepass.sdpa` and `onepass.flash_attn` go through `forward` here,
+which leaves the operator out where nothing of torch's would notice: a Python operator costs torch 20 us a call.
 """
 
 import inspect
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from onepass import _core, calls
 
@@ -21,14 +23,14 @@ _LIBRARY.define(
 
 def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
          alibi_slopes=None, bias=None, max_seqlen_q=None, max_seqlen_k=None, causal="none", window_left=-1,
-         window_right=-1, softmax_scale=None, softcap=0.0, num_splits=0):
+         window_right=-1, softmax_scale=None, softcap=0.0, num_splits=0, return_lse=True):
     options = _core.ForwardOptions(
         causal=causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale,
         softcap=softcap, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, backend="auto", num_threads=0,
         num_splits=num_splits)
     return calls.run(options, dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                    seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
-                                   alibi_slopes=alibi_slopes, bias=bias), True, None, None)
+                                   alibi_slopes=alibi_slopes, bias=bias), return_lse, None, None)
 
 
 _SIGNATURE = inspect.signature(_run)
@@ -56,7 +58,7 @@ def _autocast_on(device_type: str):
         if bias is not None and bias.dtype != dtype:
             arguments["bias"] = bias.float()
         with torch.autocast(device_type, enabled=False):
-            return forward(**arguments)
+            return _operator(**arguments)
 
     return cast_and_call
 
@@ -67,4 +69,27 @@ for _key, _device_type in (("CPU", "cpu"), ("CUDA", "cuda")):
 torch.library.register_fake("onepass::forward", _shapes, lib=_LIBRARY)
 torch.library.register_autograd("onepass::forward", _backward, lib=_LIBRARY)
 
-forward = torch.ops.onepass.forward
+_operator = torch.ops.onepass.forward.default
+
+
+def _needs_operator(tensors) -> bool:
+    """Whether torch compiles, traces, records a gradient, casts, or lets some mode or subclass see every operator."""
+    device_type = tensors[0].device.type
+    if torch.compiler.is_compiling() or device_type not in ("cpu", "cuda"):
+        return True
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return True
+    return (_get_current_dispatch_mode() is not None or torch.jit.is_tracing()
+            or torch.is_autocast_enabled(device_type)
+            or any(type(tensor) not in _PLAIN or tensor.is_neg() for tensor in tensors if tensor is not None))
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def forward(q, k, v, *, bias=None, alibi_slopes=None, return_lse=False, **options):
+    """(out, softmax_lse) of onepass::forward; without return_lse softmax_lse need not be computed, and may be None."""
+    if _needs_operator((q, k, v, bias, alibi_slopes)):
+        return _operator(q, k, v, bias=bias, alibi_slopes=alibi_slopes, **options)
+    out = _run(q, k, v, bias=bias, alibi_slopes=alibi_slopes, return_lse=return_lse, **options)
+    return out if return_lse else (out, None)

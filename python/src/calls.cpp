@@ -50,6 +50,14 @@ constexpr std::array<Member<MergeArguments>, 6> kMergeMembers = {{{"out_a", &Mer
                                                                   {"out", &MergeArguments::out, true},
                                                                   {"lse", &MergeArguments::lse, true}}};
 
+/// The names as Python has them in keyword arguments, so that a look-up compares addresses. They stay.
+template <class Arguments, std::size_t count>
+std::array<nb::handle, count> interned(const std::array<Member<Arguments>, count>& members) {
+  std::array<nb::handle, count> names;
+  for (std::size_t i = 0; i < count; ++i) names[i] = PyUnicode_InternFromString(members[i].name);
+  return names;
+}
+
 /// The tensors of a call from keyword arguments named as the members; None is absent.
 template <class Arguments>
 class Tensors {
@@ -58,9 +66,11 @@ class Tensors {
   Tensors(const nb::kwargs& given, const std::array<Member<Arguments>, count>& members,
           std::uintptr_t stream) {
     arrays_.reserve(count);
+    static const std::array<nb::handle, count> names = interned(members);
     std::size_t num_known = 0;
-    for (const Member<Arguments>& member : members) {
-      PyObject* object = PyDict_GetItemString(given.ptr(), member.name);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Member<Arguments>& member = members[i];
+      PyObject* object = PyDict_GetItemWithError(given.ptr(), names[i].ptr());
       if (object == nullptr) continue;
       ++num_known;
       if (object == Py_None) continue;

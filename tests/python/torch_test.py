@@ -4,10 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import onepass
-from onepass.torch_ops import forward
+import onepass.torch_ops  # noqa: F401 (registers the operator)
 
 some = settings(max_examples=60, deadline=None, database=None)
 
@@ -34,7 +36,7 @@ def test_the_operator_passes_torchs_own_checks(call):
     tensors, options = CALLS[call]()
     # Of a backward pass there is only its refusal.
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(forward.default, tensors, options, test_utils=checks)
+    torch.library.opcheck(torch.ops.onepass.forward.default, tensors, options, test_utils=checks)
 
 
 def test_compiled_code_has_no_graph_breaks_and_takes_any_size():
@@ -67,6 +69,15 @@ def test_no_graph_is_recorded_where_none_is_wanted():
         assert not onepass.scaled_dot_product_attention(q, q, q).requires_grad
     with torch.inference_mode():
         assert onepass.scaled_dot_product_attention(q, q, q).is_inference()
+
+
+def test_modes_and_tracers_see_the_operator():
+    x = random(1, 3, 2, 8)
+    with FakeTensorMode() as mode:
+        fake = onepass.scaled_dot_product_attention(*[mode.from_tensor(x)] * 3)
+    assert (type(fake), fake.shape) == (FakeTensor, x.shape)
+    graph = make_fx(lambda q: onepass.scaled_dot_product_attention(q, q, q))(x)
+    assert torch.ops.onepass.forward.default in {node.target for node in graph.graph.nodes}
 
 
 def test_meta_tensors_give_the_shapes():
