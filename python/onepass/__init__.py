@@ -22,7 +22,8 @@ __version__ = _version()
 __all__ = ["Plan", "attention", "attention_paged", "attention_varlen", "info", "known_devices", "merge", "plan"]
 
 # These need torch, which takes a second to import; `import onepass` does not.
-_FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_attn": "onepass.flash_attn"}
+_FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_attn": "onepass.flash_attn",
+              "register_with_transformers": "onepass.huggingface"}
 
 
 def __getattr__(name: str):

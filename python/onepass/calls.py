@@ -77,7 +77,7 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         backend: "auto", "cpu", "reference" (plain loops in float64) or "cuda".
         num_threads: of the CPU; 0 takes every core of this process.
         num_splits: parts that the keys are split into; 0 lets the planner choose.
-        stream: where GPU work is queued, a handle or a stream of torch or CuPy; default: the current one of q's library.
+        stream: where GPU work is queued, a handle or a stream of torch or CuPy; default: q's library's current one.
 
     Returns:
         out, or (out, lse): arrays of q's library on q's device. On a GPU the work is queued when this returns.

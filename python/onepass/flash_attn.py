@@ -3,10 +3,10 @@
     from onepass.flash_attn import flash_attn_func        # in place of: from flash_attn import flash_attn_func
     onepass.install_as_flash_attn()                       # or: let other code's `import flash_attn` find this module
 
-What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free on
-the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name: dropout,
-and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. There is no backward pass yet:
-backward() raises NotImplementedError. With ALiBi the log-sum-exp is that of scores with -slope * |i + Sk - Sq - j|.
+What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free
+on the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name:
+dropout, and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. There is no backward pass
+yet: backward() raises NotImplementedError. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension.
@@ -197,7 +197,7 @@ def install_as_flash_attn() -> None:
     this = sys.modules[__name__]
     for name in ("flash_attn", "flash_attn.flash_attn_interface"):
         if sys.modules.setdefault(name, this) is not this:
-            raise RuntimeError(f"install_as_flash_attn: {name} is imported already, from {sys.modules[name].__file__}.\n"
+            raise RuntimeError(f"install_as_flash_attn: {name} is {sys.modules[name].__file__} already.\n"
                                "  Allowed: a process that has not imported it.\n"
                                "  Fix: call install_as_flash_attn() first, right after import onepass.")
     this.flash_attn_interface = this

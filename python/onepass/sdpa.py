@@ -8,7 +8,7 @@ from onepass.torch_ops import forward
 _NAME = "scaled_dot_product_attention"
 
 
-def _bias(attn_mask, query, seqlen_k: int):
+def additive_bias(attn_mask, query, seqlen_k: int):
     """The additive bias [batch or 1, heads or 1, L, S] of a mask that broadcasts to [N.., Hq, L, S]."""
     if attn_mask.dtype == torch.bool:
         zeros = torch.zeros(attn_mask.shape, device=attn_mask.device)
@@ -61,7 +61,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         q, k, v = query[None], key[None], value[None]
     elif rank > 4:
         q, k, v = query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)
-    bias = None if attn_mask is None else _bias(attn_mask, query, key.shape[-2])
+    bias = None if attn_mask is None else additive_bias(attn_mask, query, key.shape[-2])
     out, _ = forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias=bias,
                      causal="top-left" if is_causal else "none", softmax_scale=scale)
     out = out.transpose(1, 2)

@@ -15,14 +15,14 @@ _LIBRARY = torch.library.Library("onepass", "DEF")
 _LIBRARY.define(
     "forward(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
     "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? alibi_slopes=None, "
-    "Tensor? bias=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', "
+    "Tensor? bias=None, Tensor? sinks=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', "
     "SymInt window_left=-1, SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, "
     "SymInt num_splits=0) -> (Tensor out, Tensor softmax_lse)",
     tags=[torch.Tag.pt2_compliant_tag])
 
 
 def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
-         alibi_slopes=None, bias=None, max_seqlen_q=None, max_seqlen_k=None, causal="none", window_left=-1,
+         alibi_slopes=None, bias=None, sinks=None, max_seqlen_q=None, max_seqlen_k=None, causal="none", window_left=-1,
          window_right=-1, softmax_scale=None, softcap=0.0, num_splits=0, return_lse=True):
     options = _core.ForwardOptions(
         causal=causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale,
@@ -30,7 +30,7 @@ def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_
         num_splits=num_splits)
     return calls.run(options, dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                    seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
-                                   alibi_slopes=alibi_slopes, bias=bias), return_lse, None, None)
+                                   alibi_slopes=alibi_slopes, bias=bias, sinks=sinks), return_lse, None, None)
 
 
 _SIGNATURE = inspect.signature(_run)
@@ -87,9 +87,9 @@ def _needs_operator(tensors) -> bool:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def forward(q, k, v, *, bias=None, alibi_slopes=None, return_lse=False, **options):
+def forward(q, k, v, *, bias=None, alibi_slopes=None, sinks=None, return_lse=False, **options):
     """(out, softmax_lse) of onepass::forward; without return_lse softmax_lse need not be computed, and may be None."""
-    if _needs_operator((q, k, v, bias, alibi_slopes)):
-        return _operator(q, k, v, bias=bias, alibi_slopes=alibi_slopes, **options)
-    out = _run(q, k, v, bias=bias, alibi_slopes=alibi_slopes, return_lse=return_lse, **options)
+    if _needs_operator((q, k, v, bias, alibi_slopes, sinks)):
+        return _operator(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, **options)
+    out = _run(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, **options)
     return out if return_lse else (out, None)

@@ -26,8 +26,8 @@ def to_numpy(array) -> np.ndarray:
 
 @st.composite
 def views(draw, shape, dtype, rng, may_expand=True):
-    """Random numbers with a mean that is not 0, of this shape, in one of the layouts that callers have: row-major, heads
-    before rows, a slice of something larger (poisoned with NaN), reversed, broadcast."""
+    """Random numbers with a mean that is not 0, of this shape, in one of the layouts that callers have: row-major,
+    heads before rows, a slice of something larger (poisoned with NaN), reversed, broadcast."""
     layout = draw(st.sampled_from(["row-major", "exchanged", "slice", "reversed", "expanded"]))
     values = (rng.standard_normal(shape) + 0.25).astype(dtype)
     if layout == "exchanged":

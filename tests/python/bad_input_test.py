@@ -1,4 +1,4 @@
-"""What a caller can get wrong ends in a Python exception with a text that helps, never in a crash or a silent result."""
+"""What a caller can get wrong ends in an exception with a text that helps, never in a crash or a silent result."""
 
 import numpy as np
 import pytest
