@@ -38,7 +38,7 @@ python-test: build  ## build the Python package, install it into .venv and run i
 	@scripts/setup.sh python
 	test -x .venv/bin/pip || python3 -m venv .venv
 	.venv/bin/pip install --quiet --no-compile --requirement python/requirements.txt
-	.venv/bin/pip install --quiet --no-build-isolation -C build-dir=build/release .
+	.venv/bin/pip install --quiet --no-build-isolation --config-settings=build-dir=build/release .
 	.venv/bin/python -m pytest --quiet
 
 gpu-test:  ## build and run the tests of the GPU alone (needs a GPU)

@@ -10,7 +10,8 @@ The layout is [batch, seqlen, heads, head_dim]; other orders are views with exch
     out = onepass.attention(q, k, v, causal=True)
 
 What is computed, to the letter: docs/spec.md. What a call would do and why: `onepass.plan`. For PyTorch there are
-`onepass.scaled_dot_product_attention` and the module `onepass.flash_attn`, with the functions of those names.
+`onepass.scaled_dot_product_attention` and the modules `onepass.flash_attn` (flash-attn 2) and
+`onepass.flash_attn_interface` (FlashAttention-3), with the functions of those names.
 """
 
 import importlib
@@ -27,8 +28,8 @@ _FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_
 
 
 def __getattr__(name: str):
-    if name == "flash_attn":
-        return importlib.import_module("onepass.flash_attn")
+    if name in ("flash_attn", "flash_attn_interface"):
+        return importlib.import_module(f"onepass.{name}")
     if name in _FOR_TORCH:
         return getattr(importlib.import_module(_FOR_TORCH[name]), name)
     raise AttributeError(f"module 'onepass' has no attribute '{name}'")

@@ -14,9 +14,8 @@ multiple of g), d head dimension.
 
 import sys
 
-import torch
-
-from onepass.refuse import refuse, refuse_dropout, refuse_given
+from onepass.kv_cache import cache_rows
+from onepass.refuse import refuse_dropout, refuse_given
 from onepass.torch_ops import forward
 
 __version__ = "2.8.3"  #: of the interface, for those who ask
@@ -173,15 +172,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """
     name = "flash_attn_with_kvcache"
     refuse_given(name, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_leftpad=cache_leftpad)
-    if cache_batch_idx is not None:
-        if block_table is not None:
-            refuse(name, "both cache_batch_idx and block_table are given", "one of them", "drop cache_batch_idx")
-        block_table = cache_batch_idx[:, None].to(torch.int32)  # a cache whose rows are pages, one a sequence
-        if cache_seqlens is None:
-            cache_seqlens = k_cache.shape[1]
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-    out, lse = forward(q, k_cache, v_cache, seqused_k=cache_seqlens, block_table=block_table,
+    seqused_k, block_table = cache_rows(name, k_cache, q.shape[0], cache_seqlens, cache_batch_idx, block_table)
+    out, lse = forward(q, k_cache, v_cache, seqused_k=seqused_k, block_table=block_table,
                        alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
                        window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
                        softcap=softcap, num_splits=num_splits, return_lse=return_softmax_lse)

@@ -15,22 +15,25 @@ _LIBRARY = torch.library.Library("onepass", "DEF")
 _LIBRARY.define(
     "forward(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
     "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? alibi_slopes=None, "
-    "Tensor? bias=None, Tensor? sinks=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', "
-    "SymInt window_left=-1, SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, "
-    "SymInt num_splits=0) -> (Tensor out, Tensor softmax_lse)",
+    "Tensor? bias=None, Tensor? sinks=None, Tensor? k_descale=None, Tensor? v_descale=None, "
+    "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', SymInt window_left=-1, "
+    "SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, SymInt num_splits=0) "
+    "-> (Tensor out, Tensor softmax_lse)",
     tags=[torch.Tag.pt2_compliant_tag])
 
 
 def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
-         alibi_slopes=None, bias=None, sinks=None, max_seqlen_q=None, max_seqlen_k=None, causal="none", window_left=-1,
-         window_right=-1, softmax_scale=None, softcap=0.0, num_splits=0, return_lse=True):
+         alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None, max_seqlen_q=None,
+         max_seqlen_k=None, causal="none", window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0,
+         num_splits=0, return_lse=True):
     options = _core.ForwardOptions(
         causal=causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale,
         softcap=softcap, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, backend="auto", num_threads=0,
         num_splits=num_splits)
     return calls.run(options, dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                    seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
-                                   alibi_slopes=alibi_slopes, bias=bias, sinks=sinks), return_lse, None, None)
+                                   alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, k_descale=k_descale,
+                                   v_descale=v_descale), return_lse, None, None)
 
 
 _SIGNATURE = inspect.signature(_run)

@@ -1,0 +1,139 @@
+"""The functions of the FlashAttention-3 interface, computed by onepass: names, arguments, defaults and results are its.
+
+    from onepass.flash_attn_interface import flash_attn_func    # in place of: from flash_attn_interface import ...
+
+The log-sum-exp is -inf for rows without keys. `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` have no
+effect. Not supported yet, each refused by name: qv, q_descale (float8 queries), attention_chunk, and in
+flash_attn_with_kvcache new keys (k, v, cu_seqlens_k_new), rotary embedding and cache_leftpad. There is no backward pass
+yet: backward() raises NotImplementedError.
+
+Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
+multiple of g), d head dimension of q and k, dv of v.
+"""
+
+from onepass.kv_cache import cache_rows
+from onepass.refuse import refuse, refuse_given
+from onepass.torch_ops import forward
+
+_COMMON = """
+        softmax_scale: default 1 / sqrt(d).
+        causal: the last query sees the last key: row i sees the keys j <= i + sk - sq.
+        window_size: (left, right): row i sees i + sk - sq - left <= j <= i + sk - sq + right; -1 is no limit.
+        softcap: score = softcap * tanh(score / softcap) when positive.
+        k_descale, v_descale: float32 (b, g), for float8_e4m3fn k and v.
+        num_splits: parts that the keys are split into; 0 lets the planner choose.
+        qv, q_descale, attention_chunk: None, None and 0 only.
+
+    Returns:
+        out, or (out, softmax_lse) with return_attn_probs.
+
+    Raises:
+        ValueError: shapes, dtypes, devices or values break a rule.
+        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass yet.
+    """
+
+
+def _documented(function):
+    function.__doc__ = function.__doc__.rstrip() + _COMMON
+    return function
+
+
+def _attend(function, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
+            return_lse, **tensors):
+    if attention_chunk != 0:
+        refuse(function, f"attention_chunk is {attention_chunk}, and is not supported yet", "0",
+               "pass the chunk as window_size where that is the same")
+    out, lse = forward(q, k, v, causal="bottom-right" if causal else "none", window_left=window_size[0],
+                       window_right=window_size[1], softmax_scale=softmax_scale, softcap=softcap,
+                       num_splits=num_splits, return_lse=return_lse, **tensors)
+    return (out, lse) if return_lse else out
+
+
+@_documented
+def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
+                    window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,
+                    deterministic=False, sm_margin=0, return_attn_probs=False):
+    """Attention of q (b, sq, h, d) over k (b, sk, g, d) and v (b, sk, g, dv): out (b, sq, h, dv), lse (b, h, sq).
+
+    Args:
+        q, k, v: float16, bfloat16 or float32; k and v also float8_e4m3fn.
+    """
+    name = "flash_attn_func"
+    refuse_given(name, qv=qv, q_descale=q_descale)
+    return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
+                   return_attn_probs, k_descale=k_descale, v_descale=v_descale)
+
+
+@_documented
+def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None, k_descale=None, v_descale=None,
+                              window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False,
+                              num_heads_q=None, sm_margin=0, return_attn_probs=False):
+    """`flash_attn_func` of one tensor.
+
+    Args:
+        qkv: (b, s, 3, h, d), or (b, s, h + 2 g, d) with num_heads_q = h.
+    """
+    name = "flash_attn_qkvpacked_func"
+    refuse_given(name, q_descale=q_descale)
+    if num_heads_q is None:
+        q, k, v = qkv.unbind(-3)
+    else:
+        num_heads_k = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, num_heads_k, num_heads_k], dim=-2)
+    return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, 1, return_attn_probs,
+                   k_descale=k_descale, v_descale=v_descale)
+
+
+@_documented
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q=None,
+                           seqused_k=None, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None,
+                           v_descale=None, window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1,
+                           pack_gqa=None, deterministic=False, sm_margin=0, return_attn_probs=False):
+    """Attention of packed sequences: out (tq, h, dv), lse (h, tq).
+
+    Args:
+        q, k, v: (tq, h, d), (tk, g, d) and (tk, g, dv).
+        cu_seqlens_q, cu_seqlens_k: int32 (b + 1,): sequence n has the rows from [n] to [n + 1].
+        max_seqlen_q, max_seqlen_k: the longest lengths.
+        seqused_q, seqused_k: int32 (b,): rows of each sequence in use, from its start.
+    """
+    name = "flash_attn_varlen_func"
+    refuse_given(name, qv=qv, q_descale=q_descale)
+    return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
+                   return_attn_probs, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
+                   seqused_k=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, k_descale=k_descale,
+                   v_descale=v_descale)
+
+
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None,
+                            cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, page_table=None,
+                            cu_seqlens_q=None, cu_seqlens_k_new=None, max_seqlen_q=None, rotary_seqlens=None,
+                            q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
+                            window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True,
+                            scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0,
+                            return_softmax_lse=False):
+    """Attention of new queries over a cache.
+
+    Args:
+        q: (b, sq, h, d), or packed (tq, h, d) with cu_seqlens_q and max_seqlen_q.
+        k_cache, v_cache: (b_cache, s_cache, g, d); with page_table pages (num_pages, page_size, g, d).
+        cache_seqlens: int, or int32 (b,): keys of each sequence; default: the whole cache.
+        cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
+        page_table: int32 (b, max_pages): the pages of each sequence.
+        k, v, qv, rotary_cos, rotary_sin, rotary_seqlens, cache_leftpad, cu_seqlens_k_new, q_descale: None only.
+
+    Returns:
+        out (b, sq, h, dv) or (tq, h, dv); with return_softmax_lse (out, lse, None, None), lse (b, h, sq) or (h, tq):
+        there are no partial results to show.
+
+    Other arguments and errors are those of flash_attn_func.
+    """
+    name = "flash_attn_with_kvcache"
+    refuse_given(name, k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens,
+                 cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale)
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    lengths, table = cache_rows(name, k_cache, batch, cache_seqlens, cache_batch_idx, page_table)
+    found = _attend(name, q, k_cache, v_cache, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
+                    return_softmax_lse, seqused_k=lengths, block_table=table, cu_seqlens_q=cu_seqlens_q,
+                    max_seqlen_q=max_seqlen_q, k_descale=k_descale, v_descale=v_descale)
+    return (*found, None, None) if return_softmax_lse else found

@@ -1,0 +1,109 @@
+"""onepass.flash_attn_interface: FlashAttention-3's interface, word by word, with the formula's numbers."""
+
+import inspect
+
+import pytest
+import torch
+from arrays import to_numpy
+from reference import assert_close
+
+from onepass import flash_attn, flash_attn_interface
+
+INTERFACE = {
+    "flash_attn_func":
+        "(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, "
+        "window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False, "
+        "sm_margin=0, return_attn_probs=False)",
+    "flash_attn_qkvpacked_func":
+        "(qkv, softmax_scale=None, causal=False, q_descale=None, k_descale=None, v_descale=None, "
+        "window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False, num_heads_q=None, sm_margin=0, "
+        "return_attn_probs=False)",
+    "flash_attn_varlen_func":
+        "(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q=None, seqused_k=None, "
+        "softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, "
+        "window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False, "
+        "sm_margin=0, return_attn_probs=False)",
+    "flash_attn_with_kvcache":
+        "(q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+        "cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None, cu_seqlens_k_new=None, "
+        "max_seqlen_q=None, rotary_seqlens=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, "
+        "causal=False, window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True, "
+        "scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False)",
+}
+
+
+@pytest.mark.parametrize("name", INTERFACE)
+def test_arguments_and_defaults_are_flash_attentions(name):
+    assert str(inspect.signature(getattr(flash_attn_interface, name))) == INTERFACE[name]
+
+
+def random(*shape):
+    return (torch.randn(*shape) + 0.25).bfloat16()
+
+
+def check(out, lse, q, k, v, **problem):
+    assert_close(to_numpy(out), None if lse is None else to_numpy(lse), *map(to_numpy, (q, k, v)), **problem)
+
+
+def test_dense_and_packed_tensors():
+    q, k, v = random(2, 7, 4, 24), random(2, 5, 2, 24), random(2, 5, 2, 16)
+    out, lse = flash_attn_interface.flash_attn_func(q, k, v, 0.3, True, window_size=(3, 1), softcap=3.0,
+                                                    return_attn_probs=True)
+    for b in range(2):
+        check(out[b], lse[b], q[b], k[b], v[b], scale=0.3, causal=True, window=(3, 1), softcap=3.0)
+    assert torch.isneginf(lse[:, :, :2]).all()  # where flash-attn 2 has +inf
+    qkv = random(2, 7, 4 + 2 * 2, 16)
+    grouped = flash_attn_interface.flash_attn_qkvpacked_func(qkv, num_heads_q=4)
+    check(grouped[1], None, *qkv[1].split([4, 2, 2], dim=1))
+    three = random(2, 7, 3, 4, 16)
+    assert torch.equal(flash_attn_interface.flash_attn_qkvpacked_func(three, causal=True),
+                       flash_attn.flash_attn_qkvpacked_func(three, causal=True))
+
+
+def test_varlen_with_rows_that_are_not_used():
+    cu_q, cu_k, used_q, used_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 4, 9], [0, 7, 20], [3, 5], [7, 9]))
+    q, k, v = random(9, 4, 16), random(20, 2, 16), random(20, 2, 16)
+    out, lse = flash_attn_interface.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 5, 13, used_q, used_k, causal=True,
+                                                           return_attn_probs=True)
+    for b in range(2):
+        rows, keys = slice(cu_q[b], cu_q[b] + used_q[b]), slice(cu_k[b], cu_k[b] + used_k[b])
+        check(out[rows], lse[:, rows], q[rows], k[keys], v[keys], causal=True)
+
+
+def test_kvcache_dense_paged_and_with_packed_queries():
+    q, k, v = random(2, 3, 4, 16), random(3, 12, 2, 16), random(3, 12, 2, 16)
+    lengths, rows = torch.tensor([7, 12], dtype=torch.int32), torch.tensor([2, 0], dtype=torch.int32)
+    out, lse, *_ = flash_attn_interface.flash_attn_with_kvcache(
+        q, k, v, cache_seqlens=lengths, cache_batch_idx=rows, causal=True, return_softmax_lse=True)
+    for b in range(2):
+        check(out[b], lse[b], q[b], k[rows[b], : lengths[b]], v[rows[b], : lengths[b]], causal=True)
+    table = torch.tensor([[4, 5], [0, 1]], dtype=torch.int32)  # rows 2 and 0, each as two pages of 6
+    packed = flash_attn_interface.flash_attn_with_kvcache(
+        q.flatten(0, 1), k.reshape(6, 6, 2, 16), v.reshape(6, 6, 2, 16), cache_seqlens=lengths, page_table=table,
+        cu_seqlens_q=torch.tensor([0, 3, 6], dtype=torch.int32), max_seqlen_q=3, causal=True)
+    torch.testing.assert_close(packed, out.flatten(0, 1))
+
+
+def test_eight_bit_keys_have_a_factor_for_each_sequence_and_head():
+    q, k, v = random(2, 3, 4, 16), random(2, 9, 2, 16), random(2, 9, 2, 16)
+    k8, v8 = k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)
+    factors = torch.rand(2, 2) + 0.5
+    out = flash_attn_interface.flash_attn_func(q, k8, v8, k_descale=factors, v_descale=factors)
+    wide = [x.float() * factors[:, None, :, None] for x in (k8, v8)]
+    torch.testing.assert_close(out.float(), flash_attn.flash_attn_func(q.float(), *wide), atol=2e-2, rtol=2e-2)
+
+
+X = torch.ones(1, 2, 2, 8)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: flash_attn_interface.flash_attn_func(X, X, X, qv=X), "flash_attn_func: qv is given"),
+    (lambda: flash_attn_interface.flash_attn_func(X, X, X, attention_chunk=4), "attention_chunk is 4"),
+    (lambda: flash_attn_interface.flash_attn_func(X, X, X, q_descale=X), "q_descale is given"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, cache_leftpad=X), "cache_leftpad is given"),
+])
+def test_what_is_not_supported_is_refused_by_name(call, words):
+    with pytest.raises(NotImplementedError) as raised:
+        call()
+    assert words in str(raised.value) and "\n  Fix: " in str(raised.value)
