@@ -27,11 +27,13 @@ def _torch_stream(tensor) -> int:
 
 
 def _cupy_empty(like, shape, f32=False):
-    return sys.modules["cupy"].empty(shape, dtype="float32" if f32 else like.dtype)
+    with like.device:
+        return sys.modules["cupy"].empty(shape, dtype="float32" if f32 else like.dtype)
 
 
 def _cupy_stream(array) -> int:
-    return sys.modules["cupy"].cuda.get_current_stream().ptr
+    with array.device:
+        return sys.modules["cupy"].cuda.get_current_stream().ptr
 
 
 def _numpy_empty(like, shape, f32=False):

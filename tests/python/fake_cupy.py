@@ -42,20 +42,34 @@ def last_launch() -> _Launch:
     return launch
 
 
+class Device:
+    """The current one is where new arrays go and whose current stream is told."""
+
+    current = 0
+
+    def __init__(self, index):
+        self.index = index
+
+    def __enter__(self):
+        self.before, Device.current = Device.current, self.index
+
+    def __exit__(self, *error):
+        Device.current = self.before
+
+
 class ndarray(GpuArray):
     """An array in the memory of a fake GPU, float16 or float32."""
 
     __module__ = "cupy"
-    device = 0  #: where new ones go
 
     def __init__(self, shape, dtype="float16"):
         bits = int(dtype[-2:])
-        address = _allocate(math.prod(shape) * bits // 8, ndarray.device)
-        super().__init__(address, shape, bits, ndarray.device)
-        self.dtype = dtype
+        address = _allocate(math.prod(shape) * bits // 8, Device.current)
+        super().__init__(address, shape, bits, Device.current)
+        self.dtype, self.device = dtype, Device(Device.current)
 
 
 cupy = sys.modules["cupy"] = types.ModuleType("cupy")
 cupy.ndarray = ndarray
 cupy.empty = lambda shape, dtype: ndarray(shape, dtype)
-cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=4660))
+cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=4660 + Device.current))
