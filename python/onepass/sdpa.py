@@ -38,7 +38,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         scale: default 1 / sqrt(E).
 
     Returns:
-        [N.., Hq, L, Ev] of query's dtype, a view whose memory is [N.., L, Hq, Ev].
+        [N.., Hq, L, Ev] of query's dtype; of its strides, too, where Ev is E.
 
     Raises:
         ValueError: shapes, dtypes or devices do not fit.

@@ -42,7 +42,8 @@ _SIGNATURE = inspect.signature(_run)
 def _shapes(q, k, v, *others, **options):
     """What torch knows of the results before they are computed."""
     lse_shape = [*q.shape[:-3], q.shape[-2], q.shape[-3]]
-    return q.new_empty([*q.shape[:-1], v.shape[-1]]), q.new_empty(lse_shape, dtype=torch.float32)
+    out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else q.new_empty([*q.shape[:-1], v.shape[-1]])
+    return out, q.new_empty(lse_shape, dtype=torch.float32)
 
 
 def _backward(context, grad_out, grad_lse):
@@ -75,19 +76,23 @@ torch.library.register_autograd("onepass::forward", _backward, lib=_LIBRARY)
 _operator = torch.ops.onepass.forward.default
 
 
-def _needs_operator(tensors) -> bool:
-    """Whether torch compiles, traces, records a gradient, casts, or lets some mode or subclass see every operator."""
-    device_type = tensors[0].device.type
-    if torch.compiler.is_compiling() or device_type not in ("cpu", "cuda"):
-        return True
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        return True
-    return (_get_current_dispatch_mode() is not None or torch.jit.is_tracing()
-            or torch.is_autocast_enabled(device_type)
-            or any(type(tensor) not in _PLAIN or tensor.is_neg() for tensor in tensors if tensor is not None))
-
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _needs_operator(tensors) -> bool:
+    """Whether torch compiles, traces, casts, records a gradient, or lets some mode or subclass see every operator."""
+    if torch.compiler.is_compiling():
+        return True
+    device_type = tensors[0].device.type
+    if (device_type not in ("cpu", "cuda") or torch.is_autocast_enabled(device_type) or torch.jit.is_tracing()
+            or _get_current_dispatch_mode() is not None):
+        return True
+    recording = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_neg() or
+                                   (recording and tensor.requires_grad)):
+            return True
+    return False
 
 
 def forward(q, k, v, *, bias=None, alibi_slopes=None, sinks=None, return_lse=False, **options):

@@ -19,6 +19,8 @@ def random(*shape, dtype=torch.float32, **options):
 
 
 CALLS = {
+    "heads before rows": lambda: ([random(2, 4, 5, 8).transpose(1, 2) for _ in range(3)], {}),
+    "values of q's width": lambda: ([random(2, 5, 4, 8), random(2, 9, 2, 8), random(2, 9, 2, 8)], {}),
     "dense": lambda: ((random(2, 5, 4, 8), random(2, 9, 2, 8), random(2, 9, 2, 16)),
                       dict(causal="bottom-right", window_left=3, softcap=2.0, bias=random(1, 4, 5, 9))),
     "packed": lambda: ((random(6, 4, 8), random(7, 2, 8), random(7, 2, 8)),
