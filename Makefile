@@ -47,6 +47,7 @@ gpu-test:  ## build and run the tests of the GPU alone (needs a GPU)
 	cmake --build --preset test -j $(JOBS) --target onepass_cpu_tests onepass_cuda_tests onepass_gpu_check
 	ONEPASS_TEST_TARGETS=cuda OMP_NUM_THREADS=1 ctest --preset test -j $(JOBS) -L '^(cpu|cuda)$$'
 	build/release/bin/onepass_gpu_check tests/cuda/sm90_cases.txt
+	build/release/bin/onepass_gpu_check tests/cuda/decode_cases.txt
 
 bench: build  ## time the CPU against torch and write the tables (about ten minutes; wants a quiet machine)
 	@scripts/setup.sh bench

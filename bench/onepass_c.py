@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 MAX_RANK = 5
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 5}
 DEVICES = {"cpu": 0, "cuda": 1}
 CAUSAL_BOTTOM_RIGHT = 1
 BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "cuda": 3}
@@ -45,19 +45,22 @@ def describe(tensor: torch.Tensor) -> Tensor:
 
 class Forward:
     """One prepared call: the structs are filled here, so that calling it costs what a C program pays. On a GPU the
-    call is queued on `stream`, a CUstream as a number; 0 is the default stream, which is torch's default, too."""
+    call is queued on `stream`, a CUstream as a number; 0 is the default stream, which is torch's default, too.
+    more: further tensors by their names in the arguments, such as block_table and seqused_k."""
 
-    def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int = 0, backend: str = "auto"):
+    def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int = 0, backend: str = "auto",
+                 num_splits: int = 0, **more: torch.Tensor):
         self.library = library
-        self.kept = (q, k, v, out)
+        self.kept = (q, k, v, out, *more.values())
         self.views = [describe(t) for t in self.kept]
         self.args = ForwardArgs(struct_size=ctypes.sizeof(ForwardArgs))
-        for name, view in zip(("q", "k", "v", "out"), self.views):
+        for name, view in zip(("q", "k", "v", "out", *more), self.views):
             setattr(self.args, name, ctypes.pointer(view))
         self.options = ForwardOptions()
         library.check(library.c.onepass_forward_options_init(byref(self.options), ctypes.sizeof(ForwardOptions)))
         self.options.causal = CAUSAL_BOTTOM_RIGHT if causal else 0
         self.options.num_threads = num_threads
+        self.options.num_splits = num_splits
         self.options.backend = BACKENDS[backend]
         self.pointers = (byref(self.args), byref(self.options))
 

@@ -36,6 +36,7 @@ Json occupancy_to_json(const StepOccupancy& o) {
   const auto optional = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   return {{"query_buffers", o.query_buffers},
           {"key_value_stages", o.key_value_stages},
+          {"key_value_share", o.key_value_share},
           {"shared_bytes", o.shared_bytes},
           {"shared_bytes_per_processor", o.shared_bytes_per_processor},
           {"registers", o.registers},

@@ -25,9 +25,8 @@ struct Runner {
 };
 
 constexpr Runner kRunners[] = {
-    {"sm90_forward", cuda::run_forward},
-    {"sm80_forward", cuda::run_forward},
-    {"cpu_simd", on_cpu<cpu::run_simd>},
+    {"sm90_forward", cuda::run_forward},           {"sm90_decode", cuda::run_forward},
+    {"sm80_forward", cuda::run_forward},           {"cpu_simd", on_cpu<cpu::run_simd>},
     {"cpu_reference", on_cpu<cpu::run_reference>},
 };
 

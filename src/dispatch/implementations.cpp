@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm90.h"
 #include "plan/cpu_plan.h"
@@ -36,6 +37,12 @@ std::optional<std::string> decline_sm90(const AttentionProblem& problem, const D
   return decline_sm90_forward(problem, device, request.num_splits);
 }
 
+std::optional<std::string> decline_decode(const AttentionProblem& problem, const DeviceInfo& device,
+                                          const PlanRequest& request) {
+  if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
+  return decline_sm90_decode(problem, device);
+}
+
 std::optional<std::string> decline_cpu_simd(const AttentionProblem& problem, const DeviceInfo& device,
                                             const PlanRequest& request) {
   if (request.backend == Backend::Reference || request.backend == Backend::Cuda) return asked_for(request);
@@ -50,8 +57,9 @@ std::optional<std::string> decline_cpu_reference(const AttentionProblem& problem
   return cpu_only(problem, device);
 }
 
-constexpr std::array<Implementation, 4> kImplementations = {{
+constexpr std::array<Implementation, 5> kImplementations = {{
     {"sm90_forward", decline_sm90, lay_out_sm90_forward},
+    {"sm90_decode", decline_decode, lay_out_sm90_decode},
     {"sm80_forward", decline_sm80, lay_out_sm80_forward},
     {"cpu_simd", decline_cpu_simd, lay_out_cpu_simd},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kPtxArchitecture = 80;
 
-/// A GPU by what kernels depend on. The number of multiprocessors decides splits, which the problems below
-/// force to be on one side or the other.
+/// A GPU by what kernels depend on. The numbers of multiprocessors and of bytes per second decide splits and
+/// which blocks stay; the problems below force them to be on one side or the other.
 struct Target {
   int compute_capability;
   std::int64_t shared_kib;  // of a thread block: device_info.cpp has the source
@@ -82,8 +82,11 @@ constexpr Work kWork[] = {
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     {32, 32, 32, 512, 512, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
-    // decode with grouped heads: many sequences, one long sequence
+    // decode with grouped heads: many sequences, an uneven number of them, a few short ones, one long one
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {100, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {16, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {4, 32, 8, 1, 8192, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
@@ -91,6 +94,10 @@ constexpr Work kWork[] = {
     {256, 32, 32, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {1, 32, 32, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     // a few new tokens each: speculation, short prompts
+    {256, 32, 8, 4, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {16, 32, 8, 4, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {4, 32, 8, 4, 8192, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {1, 32, 8, 4, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {256, 32, 2, 16, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
     {1, 32, 2, 16, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
 };
@@ -102,6 +109,7 @@ DeviceInfo invent(const Target& target) {
   device.compute_capability = target.compute_capability;
   device.num_processors = 128;
   device.shared_bytes_per_block = target.shared_kib * 1024;
+  device.memory_bytes_per_second = 4e12;
   return device;
 }
 

@@ -1,5 +1,6 @@
 #include "plan/cuda_plan.h"
 
+#include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm90.h"
 #include "plan/planned_kernel.h"
@@ -22,10 +23,11 @@ KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid, const Sm90TileOrder& order = {}) {
+template <class... Order>
+void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid, const Order&... order) {
   if (grid == 0) return;
   plan.steps.push_back(
-      {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec, order)});
+      {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec, order...)});
 }
 
 }  // namespace
@@ -62,11 +64,30 @@ void lay_out_sm90_forward(Plan& plan, const PlanRequest& /*request*/) {
     add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
 }
 
+void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& problem = *plan.problem;
+  const Sm90DecodeConfig config = choose_sm90_decode(problem, plan.device, request.num_splits);
+  plan.tile_m = config.decode.tile_m;
+  plan.tile_n = config.decode.tile_n;
+  plan.tile_heads = problem.group();
+  plan.num_splits = config.num_splits;
+  plan.num_threads = num_threads(config.decode);
+  if (has_unowned_rows(problem)) {
+    add_step(plan, row_kernel(KernelFamily::FillRows, config.decode), ceil_div(problem.total_q, kRowWarps));
+  }
+  add_step(plan, config.decode, config.grid, config.order);
+  if (config.num_splits == 1 || config.decode.cluster) return;
+  add_split_pieces(plan);
+  add_workspace_piece(plan, kPieceArrivals, static_cast<std::size_t>(config.tiles) * sizeof(std::uint64_t));
+}
+
 const PlannedKernel* forward_kernel(const Plan& plan) {
   for (const PlanStep& step : plan.steps) {
     const KernelFamily family = step.gpu_kernel->spec.family;
-    if (family == KernelFamily::Sm80Forward || family == KernelFamily::Sm90Forward)
+    if (family == KernelFamily::Sm80Forward || family == KernelFamily::Sm90Forward ||
+        family == KernelFamily::Sm90Decode) {
       return step.gpu_kernel.get();
+    }
   }
   return nullptr;
 }

@@ -8,6 +8,7 @@ namespace onepass {
 
 void lay_out_sm80_forward(Plan& plan, const PlanRequest& request);
 void lay_out_sm90_forward(Plan& plan, const PlanRequest& request);
+void lay_out_sm90_decode(Plan& plan, const PlanRequest& request);
 
 /// The kernel of a plan that computes attention, beside those that fill and merge; null when there is nothing
 /// to compute.

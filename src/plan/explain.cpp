@@ -60,7 +60,8 @@ std::string rounds_text(const StepOccupancy& o) {
 
 void add_occupancy(std::string& text, const StepOccupancy& o) {
   add_line(text, "  buffers",
-           fmt::format("{} for Q, {} for K and V each", o.query_buffers, o.key_value_stages));
+           fmt::format("{} for Q, {} for K and V {}", o.query_buffers, o.key_value_stages,
+                       o.key_value_share ? "in turn" : "each"));
   add_line(text, "  shared memory",
            fmt::format("{} a block, {:.0f} % of the {} of a multiprocessor",
                        bytes_text(static_cast<double>(o.shared_bytes)),

@@ -21,7 +21,8 @@ Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequ
 inline constexpr const char* kPieceThreadScratch = "thread_scratch";
 inline constexpr const char* kPieceSplitOut = "split_out";
 inline constexpr const char* kPieceSplitLse = "split_lse";
-inline constexpr const char* kPieceTicket = "ticket";  // 8 bytes: the next tile of sm90_forward
+inline constexpr const char* kPieceTicket = "ticket";      // 8 bytes: the next tile of sm90_forward
+inline constexpr const char* kPieceArrivals = "arrivals";  // 8 bytes for each tile of rows of sm90_decode
 
 /// The piece called `name` inside `workspace`; empty when the plan has none.
 std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name);

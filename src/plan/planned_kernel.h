@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm90.h"
 #include "store/kernel_spec.h"
 
@@ -11,11 +12,13 @@ namespace onepass {
 struct LoadedKernel;  // store/store.h
 
 struct PlannedKernel {
-  explicit PlannedKernel(const KernelSpec& kernel, const Sm90TileOrder& order = {})
-      : spec(kernel), sm90_order(order) {}
+  explicit PlannedKernel(const KernelSpec& kernel) : spec(kernel) {}
+  PlannedKernel(const KernelSpec& kernel, const Sm90TileOrder& order) : spec(kernel), sm90_order(order) {}
+  PlannedKernel(const KernelSpec& kernel, const Sm90DecodeOrder& order) : spec(kernel), decode_order(order) {}
 
   KernelSpec spec;
-  Sm90TileOrder sm90_order;  // of a kernel of family Sm90Forward
+  Sm90TileOrder sm90_order;      // of a kernel of family Sm90Forward
+  Sm90DecodeOrder decode_order;  // of family Sm90Decode
   /// What the last run of the plan launched, so that the next one on the same device need not ask the store,
   /// which keeps it for the life of the process. All copies of a plan share it.
   mutable std::atomic<const LoadedKernel*> loaded = nullptr;

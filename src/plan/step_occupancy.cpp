@@ -34,11 +34,13 @@ void count_rounds(StepOccupancy& o, std::int64_t work, std::int64_t most) {
 std::optional<StepOccupancy> step_occupancy(const Plan& plan, const PlanStep& step, const Bundle& bundle) {
   if (step.gpu_kernel == nullptr) return std::nullopt;
   const KernelSpec& spec = step.gpu_kernel->spec;
-  const bool persistent = spec.family == KernelFamily::Sm90Forward;
-  if (!persistent && spec.family != KernelFamily::Sm80Forward) return std::nullopt;
+  const bool persistent = spec.family == KernelFamily::Sm90Forward || spec.stays;
+  const bool decode = spec.family == KernelFamily::Sm90Decode;
+  if (!persistent && !decode && spec.family != KernelFamily::Sm80Forward) return std::nullopt;
   StepOccupancy o;
-  o.query_buffers = spec.two_query_stages ? 2 : 1;
+  o.query_buffers = decode ? 0 : spec.two_query_stages ? 2 : 1;
   o.key_value_stages = spec.stages;
+  o.key_value_share = decode;
   o.shared_bytes = static_cast<std::int64_t>(shared_bytes(spec));
   o.shared_bytes_per_processor = shared_bytes_per_processor(plan.device);
   std::tie(o.registers, o.registers_from) = registers_of(*step.gpu_kernel, bundle);
@@ -46,7 +48,8 @@ std::optional<StepOccupancy> step_occupancy(const Plan& plan, const PlanStep& st
   o.exact_blocks = o.registers_from != RegistersFrom::LaunchBound ||
                    o.limits.blocks() == std::min(o.limits.by_shared_memory, o.limits.by_threads);
   if (persistent) {
-    o.num_tiles = num_row_tiles(plan) * plan.problem->num_heads_q * plan.problem->batch;
+    o.num_tiles = decode ? step.gpu_kernel->decode_order.num_items
+                         : num_row_tiles(plan) * plan.problem->num_heads_q * plan.problem->batch;
     o.exact_rounds = !spec.ragged;
     o.blocks_at_once = step.num_work_items;
     count_rounds(o, *o.num_tiles, plan.device.num_processors);

@@ -19,6 +19,7 @@ enum class RegistersFrom : std::uint8_t {
 struct StepOccupancy {
   int query_buffers = 1;                                          // of a tile of Q in shared memory
   int key_value_stages = 1;                                       // likewise of K and of V
+  bool key_value_share = false;                                   // K and V take the same stages in turn
   std::int64_t shared_bytes = 0, shared_bytes_per_processor = 0;  // of a block; of all blocks together
   int registers = 0;                                              // of a thread, at launch
   RegistersFrom registers_from = RegistersFrom::LaunchBound;

@@ -33,9 +33,10 @@ KernelResources read_resources(std::string_view log) {
 }
 
 int register_budget(const KernelSpec& spec) {
-  constexpr int kMost = 255, kGranularity = 8;
-  const int fair = kRegistersOfSm / std::max(1, num_threads(spec) * spec.min_blocks);
-  return std::min(fair / kGranularity * kGranularity, kMost);
+  constexpr int kMost = 255, kGranularity = 8, kPartitions = 4;  // a warp's registers are in one of them
+  const int warps = std::max(1, spec.num_warps * spec.min_blocks);
+  const int of_warp = kRegistersOfSm / kPartitions / ((warps + kPartitions - 1) / kPartitions);
+  return std::min(of_warp / 32 / kGranularity * kGranularity, kMost);
 }
 
 std::optional<std::string> over_budget(const KernelSpec& spec, const KernelResources& resources) {

@@ -25,8 +25,8 @@ KernelResources read_resources(std::string_view log);
 
 inline constexpr int kRegistersOfSm = 65536;  // of every GPU since compute capability 8.0
 
-/// Registers that a thread may have so that min_blocks blocks fit on an SM, which gives them out in eights;
-/// 255 at most.
+/// Registers that a thread may have so that min_blocks blocks fit on an SM, which divides them among four
+/// partitions of its warps and gives them out in eights; 255 at most.
 int register_budget(const KernelSpec& spec);
 
 /// Which budget a kernel breaks, with its numbers; nothing when it keeps to all.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/cuda/kernels/common/shared_row.h"
+#include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "backends/cuda/kernels/sm90/layout.h"
 #include "support/message.h"
 
@@ -15,10 +16,11 @@ namespace onepass {
 namespace {
 
 constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
-    {KernelFamily::Sm80Forward, "sm80_forward"},   {KernelFamily::Sm90Forward, "sm90_forward"},
-    {KernelFamily::MergeSplits, "merge_splits"},   {KernelFamily::FillRows, "fill_rows"},
-    {KernelFamily::MergeStates, "merge_states"},   {KernelFamily::NaiveScores, "naive_scores"},
-    {KernelFamily::NaiveSoftmax, "naive_softmax"}, {KernelFamily::NaiveValues, "naive_values"},
+    {KernelFamily::Sm80Forward, "sm80_forward"}, {KernelFamily::Sm90Forward, "sm90_forward"},
+    {KernelFamily::Sm90Decode, "sm90_decode"},   {KernelFamily::MergeSplits, "merge_splits"},
+    {KernelFamily::FillRows, "fill_rows"},       {KernelFamily::MergeStates, "merge_states"},
+    {KernelFamily::NaiveScores, "naive_scores"}, {KernelFamily::NaiveSoftmax, "naive_softmax"},
+    {KernelFamily::NaiveValues, "naive_values"},
 };
 constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
 
@@ -43,6 +45,7 @@ constexpr FlagField kFlags[] = {
     {"_q2", &KernelSpec::two_query_stages}, {"_p2", &KernelSpec::two_probabilities},
     {"_end", &KernelSpec::mask_end},        {"_begin", &KernelSpec::mask_begin},
     {"_ticket", &KernelSpec::ticket},       {"_ragged", &KernelSpec::ragged},
+    {"_stays", &KernelSpec::stays},         {"_cluster8", &KernelSpec::cluster},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -130,6 +133,12 @@ std::size_t shared_bytes(const KernelSpec& spec) {
     return static_cast<std::size_t>(cuda::sm90_shared_bytes(spec.tile_m, spec.tile_n, spec.head_dim,
                                                             spec.head_dim_v, spec.stages,
                                                             spec.two_query_stages ? 2 : 1));
+  }
+  if (spec.family == KernelFamily::Sm90Decode) {
+    const long long joint_bytes =
+        spec.stays ? cuda::decode_joint_bytes(spec.num_warps - 1, spec.tile_m, spec.head_dim_v) : 0;
+    return static_cast<std::size_t>(
+        cuda::decode_shared_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v, spec.stages, joint_bytes));
   }
   if (spec.family != KernelFamily::Sm80Forward) return 0;
   const int groups = std::max(1, spec.column_groups);

@@ -13,6 +13,7 @@ namespace onepass {
 enum class KernelFamily {
   Sm80Forward,
   Sm90Forward,
+  Sm90Decode,
   MergeSplits,
   FillRows,
   MergeStates,
@@ -29,7 +30,7 @@ struct KernelSpec {
   int tile_m = 0, tile_n = 0;  // packed query rows, keys
   int num_warps = 4;
   int column_groups = 1;     // warps that share rows, each with its columns of out
-  int stages = 1;            // K and V buffers in shared memory
+  int stages = 1;            // K and V buffers in shared memory; of sm90_decode: of either
   int min_blocks = 1;        // thread blocks that an SM must hold: bounds the registers
   int load_bytes = 16;       // widest aligned piece of a q, k or v row: 16, 8, 4 or 2
   int store_bytes = 16;      // of an out row: 16, 4 or 2
@@ -44,6 +45,9 @@ struct KernelSpec {
   bool mask_begin = false;         // a window to the left: rows begin at different keys
   bool ticket = false;             // blocks draw their tiles, longest first
   bool ragged = false;             // sequences have lengths of their own: tiles are counted on the device
+  // of sm90_decode
+  bool stays = false;    // blocks take tile after tile
+  bool cluster = false;  // the eight splits of a tile are a cluster
 
   bool operator==(const KernelSpec&) const = default;
 };

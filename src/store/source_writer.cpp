@@ -18,6 +18,7 @@ struct FamilyText {
 constexpr FamilyText kTexts[] = {
     {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80", "ForwardParams"},
     {KernelFamily::Sm90Forward, "sm90/forward.cuh", "ForwardSm90", "Sm90ForwardParams"},
+    {KernelFamily::Sm90Decode, "sm90/decode.cuh", "DecodeSm90", "Sm90DecodeParams"},
     {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
@@ -66,7 +67,12 @@ std::string sm90_members(const KernelSpec& spec) {
 }
 
 std::string family_members(const KernelSpec& spec) {
-  return spec.family == KernelFamily::Sm90Forward ? sm90_members(spec) : std::string();
+  switch (spec.family) {
+    case KernelFamily::Sm90Forward: return sm90_members(spec);
+    case KernelFamily::Sm90Decode:
+      return fmt::format("\n  static constexpr bool kStays = {}, kCluster = {};", spec.stays, spec.cluster);
+    default: return {};
+  }
 }
 
 }  // namespace
@@ -90,7 +96,7 @@ static_assert({type}<Spec>::kThreads == {threads}, "the host launches this many 
 static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much shared memory");
 }}  // namespace onepass::cuda
 
-extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
+extern "C" __global__ void {cluster}__launch_bounds__({threads}, {min_blocks})
     {name}(const __grid_constant__ onepass::cuda::{params} params) {{
   extern __shared__ __align__(1024) char shared[];
   onepass::cuda::{type}<onepass::cuda::Spec>(params, shared).run(shared);
@@ -105,7 +111,8 @@ extern "C" __global__ void __launch_bounds__({threads}, {min_blocks})
       fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("type", text.type), fmt::arg("params", text.params),
       fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
       fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)),
-      fmt::arg("members", family_members(spec)));
+      fmt::arg("members", family_members(spec)),
+      fmt::arg("cluster", spec.cluster ? "__cluster_dims__(8) " : ""));
 }
 
 std::vector<std::string> compile_options(const KernelSpec& spec) {

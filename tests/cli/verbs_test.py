@@ -50,7 +50,7 @@ class Plan(CliTest):
         self.assertEqual(document["case"], CASE)
         self.assertEqual(document["problem"]["num_heads_q"], 4)
         self.assertEqual(document["plan"]["implementation"], "cpu_simd")
-        self.assertEqual([d["implementation"] for d in document["plan"]["declines"]], ["sm90_forward", "sm80_forward"])
+        self.assertEqual([d["implementation"] for d in document["plan"]["declines"]], ["sm90_forward", "sm90_decode", "sm80_forward"])
         self.assertEqual(document["device"]["kind"], "cpu")
         pairs = sum(min(65, i + 65 - 33 + 1) for i in range(33))
         self.assertEqual(document["accounting"]["flops"], 2 * 4 * pairs * 4 * 64)
@@ -62,9 +62,9 @@ class Plan(CliTest):
         document = self.document("plan", "f32_b1_hq1_sq4096_d128", "--device", "a100")
         self.assertIsNone(document["plan"])
         self.assertEqual([d["implementation"] for d in document["declines"]],
-                         ["sm90_forward", "sm80_forward", "cpu_simd", "cpu_reference"])
+                         ["sm90_forward", "sm90_decode", "sm80_forward", "cpu_simd", "cpu_reference"])
         self.assertIn("compute capability 9.0, and a100 has 8.0", document["declines"][0]["reason"])
-        self.assertIn("q is f32", document["declines"][1]["reason"])
+        self.assertIn("q is f32", document["declines"][2]["reason"])
         self.assertIn("q is f32", self.succeed("plan", "f32_b1_hq1_sq4096_d128", "--device", "a100"))
 
     def test_gpu_that_is_not_here_is_planned_with_kernel_and_bytes(self):

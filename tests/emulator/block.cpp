@@ -8,7 +8,9 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -44,11 +46,30 @@ struct Copy {
   int bytes, valid;
 };
 
+/// A copy that an mbarrier counts.
+struct BulkCopy {
+  ThreadPlace issuer;
+  std::int64_t shared_address;
+  int bytes;
+  std::function<void(char*)> fill;
+};
+
+struct Mbarrier {
+  int num_arrivals = 0;  // of a phase
+  int missing = 0;       // arrivals in this phase
+  int parity = 0;        // of this phase
+  std::int64_t expected_bytes = 0, issued_bytes = 0;
+  std::vector<BulkCopy> copies;
+  SharedMemory::Knowledge gathered{}, finished{};  // by those that arrived in this phase and in the last one
+  std::vector<int> waiting;                        // threads
+};
+
 struct Thread {
   enum class State { Ready, Waiting, Done };
 
   ucontext_t context{};
   State state = State::Ready;
+  bool at_cluster_barrier = false;
   std::string waits_for;  // when waiting
   std::vector<Copy> open_copies;
   std::deque<std::vector<Copy>> copy_groups;  // committed, oldest first
@@ -85,16 +106,37 @@ std::string ranges(const std::vector<int>& sorted) {
 
 class Block {
  public:
-  Block(const std::function<void()>& kernel, std::int64_t index, int num_threads)
+  Block(const std::function<void()>& kernel, std::int64_t index, const Grid& grid)
       : kernel_(kernel),
         index_(index),
-        threads_(static_cast<std::size_t>(num_threads)),
+        grid_(grid),
+        threads_(static_cast<std::size_t>(grid.num_threads)),
         meetings_(threads_.size() / 32) {}
 
-  void run();
+  /// Runs threads until none can go on.
+  void advance();
+  /// Its threads have ended, or it is an error that they have not.
+  void finish();
+  bool ended() const {
+    return std::all_of(threads_.begin(), threads_.end(),
+                       [](const Thread& t) { return t.state == Thread::State::Done; });
+  }
+  /// Whether all threads that have not ended are at the cluster's barrier.
+  bool at_cluster_barrier() const {
+    return std::all_of(threads_.begin(), threads_.end(), [](const Thread& t) {
+      return t.state == Thread::State::Done || t.at_cluster_barrier;
+    });
+  }
+  void leave_cluster_barrier();
+  void sync_cluster() {
+    thread().at_cluster_barrier = true;
+    wait("the cluster's barrier");
+  }
+  int rank() const { return static_cast<int>(index_ % grid_.cluster_blocks); }
 
   int num_threads() const { return static_cast<int>(threads_.size()); }
   std::int64_t index() const { return index_; }
+  const Grid& grid() const { return grid_; }
   int current() const { return static_cast<int>(current_); }
   ThreadPlace place() const { return {current() / 32, current() % 32}; }
   Thread& thread() { return threads_[current_]; }
@@ -108,7 +150,15 @@ class Block {
   void meet_warp(const char* instruction, void* operands, void (*compute)(const LaneOperands&));
   void run_thread();
 
+  void init_mbarrier(std::int64_t address, int num_arrivals);
+  void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
+  void wait_for_mbarrier(std::int64_t address, int parity);
+  void issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy);
+
  private:
+  Mbarrier& mbarrier_at(std::int64_t address, const char* instruction);
+  bool finish_phase(Mbarrier& barrier, bool deliver);
+  void wake(Mbarrier& barrier);
   void wait(std::string what);
   void pass_on();
   void release(int thread) { threads_[static_cast<std::size_t>(thread)].state = Thread::State::Ready; }
@@ -116,9 +166,12 @@ class Block {
 
   const std::function<void()>& kernel_;
   std::int64_t index_;
+  Grid grid_;
+  bool started_ = false;
   std::vector<Thread> threads_;
   std::vector<Meeting> meetings_;  // one per warp
   std::array<Barrier, kNumBarriers> barriers_;
+  std::map<std::int64_t, Mbarrier> mbarriers_;  // by address
   std::size_t current_ = 0;
   ucontext_t main_{};
   std::optional<std::string> fault_;
@@ -128,24 +181,50 @@ Block* running = nullptr;
 
 void enter_thread() { running->run_thread(); }
 
-void Block::run() {
-  static const Stacks stacks;
-  for (std::size_t t = 0; t < threads_.size(); ++t) {
-    ucontext_t& context = threads_[t].context;
-    getcontext(&context);
-    context.uc_stack.ss_sp = stacks.of(t);
-    context.uc_stack.ss_size = Stacks::kBytes;
-    context.uc_link = nullptr;
-    makecontext(&context, enter_thread, 0);
+void Block::advance() {
+  static std::array<std::unique_ptr<Stacks>, SharedMemory::kMostRanks> stacks;
+  if (!started_) {
+    started_ = true;
+    std::unique_ptr<Stacks>& own = stacks.at(static_cast<std::size_t>(rank()));
+    if (own == nullptr) own = std::make_unique<Stacks>();
+    for (std::size_t t = 0; t < threads_.size(); ++t) {
+      ucontext_t& context = threads_[t].context;
+      getcontext(&context);
+      context.uc_stack.ss_sp = own->of(t);
+      context.uc_stack.ss_size = Stacks::kBytes;
+      context.uc_link = nullptr;
+      makecontext(&context, enter_thread, 0);
+    }
   }
+  const auto ready = std::find_if(threads_.begin(), threads_.end(),
+                                  [](const Thread& t) { return t.state == Thread::State::Ready; });
+  if (ready == threads_.end()) return;
+  current_ = static_cast<std::size_t>(ready - threads_.begin());
   running = this;
-  swapcontext(&main_, &threads_[0].context);  // back when nobody can go on
+  swapcontext(&main_, &ready->context);  // back when nobody can go on
   running = nullptr;
-  if (!fault_ && std::any_of(threads_.begin(), threads_.end(),
-                             [](const Thread& t) { return t.state != Thread::State::Done; })) {
-    fault_ = describe_deadlock();
-  }
   if (fault_) throw Fault(fmt::format("block {}: {}", index_, *fault_));
+}
+
+void Block::finish() {
+  if (!ended()) throw Fault(fmt::format("block {}: {}", index_, describe_deadlock()));
+  for (const auto& [address, barrier] : mbarriers_) {
+    if (barrier.copies.empty()) continue;
+    throw Fault(fmt::format(
+        "block {}: nobody has waited at the mbarrier at byte {} for the copy to byte {} of shared memory",
+        index_, address, barrier.copies.front().shared_address));
+  }
+}
+
+void Block::leave_cluster_barrier() {
+  std::vector<int> warps(threads_.size() / 32);
+  std::iota(warps.begin(), warps.end(), 0);
+  SharedMemory::instance().join(warps);
+  for (Thread& thread : threads_) {
+    if (!thread.at_cluster_barrier) continue;
+    thread.at_cluster_barrier = false;
+    thread.state = Thread::State::Ready;
+  }
 }
 
 void Block::run_thread() {
@@ -233,22 +312,139 @@ void Block::meet_warp(const char* instruction, void* operands, void (*compute)(c
   for (int other = 32 * warp; other < 32 * warp + 32; ++other) release(other);
 }
 
+void Block::init_mbarrier(std::int64_t address, int num_arrivals) {
+  write_shared(address, 8, 8, "mbarrier.init");
+  Mbarrier& barrier = mbarriers_[address];
+  barrier = {};
+  barrier.num_arrivals = barrier.missing = num_arrivals;
+}
+
+Mbarrier& Block::mbarrier_at(std::int64_t address, const char* instruction) {
+  read_shared(address, 8, 8, instruction);  // after its init
+  const auto found = mbarriers_.find(address);
+  if (found == mbarriers_.end())
+    fail(fmt::format("thread {}: {} at byte {}, where no mbarrier is", current(), instruction, address));
+  return found->second;
+}
+
+void Block::wake(Mbarrier& barrier) {
+  for (const int thread : barrier.waiting) release(thread);
+  barrier.waiting.clear();
+}
+
+/// Whether everything that the phase waits for is there; copies only if they are to be delivered now.
+bool Block::finish_phase(Mbarrier& barrier, bool deliver) {
+  if (barrier.missing > 0 || barrier.expected_bytes != barrier.issued_bytes) return false;
+  if (!barrier.copies.empty() && !deliver) return false;
+  for (const BulkCopy& copy : barrier.copies) {
+    copy.fill(SharedMemory::instance().end_bulk_copy(copy.issuer, copy.shared_address, copy.bytes));
+  }
+  barrier.copies.clear();
+  barrier.finished = barrier.gathered;
+  barrier.gathered = {};
+  barrier.missing = barrier.num_arrivals;
+  barrier.expected_bytes = barrier.issued_bytes = 0;
+  barrier.parity ^= 1;
+  wake(barrier);
+  return true;
+}
+
+void Block::arrive_at_mbarrier(std::int64_t address, int expected_bytes) {
+  Mbarrier& barrier = mbarrier_at(address, "mbarrier.arrive");
+  if (barrier.missing == 0) {
+    fail(fmt::format("thread {} arrives at the mbarrier at byte {}, whose phase has all its {} arrivals",
+                     current(), address, barrier.num_arrivals));
+  }
+  --barrier.missing;
+  barrier.expected_bytes += expected_bytes;
+  const SharedMemory::Knowledge published = SharedMemory::instance().publish(place());
+  for (std::size_t w = 0; w < published.size(); ++w)
+    barrier.gathered[w] = std::max(barrier.gathered[w], published[w]);
+  if (!finish_phase(barrier, false)) wake(barrier);
+}
+
+void Block::wait_for_mbarrier(std::int64_t address, int parity) {
+  Mbarrier& barrier = mbarrier_at(address, "mbarrier.try_wait");
+  while (barrier.parity == parity && !finish_phase(barrier, true)) {
+    barrier.waiting.push_back(current());
+    wait(fmt::format("{} arrivals and {} bytes at the mbarrier at byte {}", barrier.missing,
+                     barrier.expected_bytes - barrier.issued_bytes, address));
+  }
+  SharedMemory::instance().learn(place(), barrier.finished);
+}
+
+void Block::issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy) {
+  Mbarrier& barrier = mbarrier_at(mbarrier, "cp.async.bulk");
+  SharedMemory& memory = SharedMemory::instance();
+  memory.begin_copy(copy.issuer, copy.shared_address, copy.bytes, 16, "cp.async.bulk");
+  const SharedMemory::Knowledge published = memory.publish(copy.issuer);
+  for (std::size_t w = 0; w < published.size(); ++w)
+    barrier.gathered[w] = std::max(barrier.gathered[w], published[w]);
+  barrier.issued_bytes += copy.bytes;
+  barrier.copies.push_back(std::move(copy));
+  wake(barrier);
+}
+
 }  // namespace
 
-void launch(const std::function<void()>& kernel, std::int64_t grid, int num_threads, int shared_bytes) {
-  if (num_threads % 32 != 0 || num_threads < 32 || num_threads > kMaxThreads ||
-      shared_bytes > SharedMemory::kCapacity) {
+namespace {
+
+std::vector<std::unique_ptr<Block>> cluster;
+
+/// Runs the blocks of a cluster by turns, from one barrier of the cluster to the next.
+void run_cluster() {
+  const auto all = [](auto holds) { return std::all_of(cluster.begin(), cluster.end(), holds); };
+  for (;;) {
+    for (const auto& block : cluster) {
+      SharedMemory::select(block->rank());
+      block->advance();
+    }
+    if (all([](const auto& block) { return block->ended(); })) break;
+    if (!all([](const auto& block) { return block->at_cluster_barrier(); })) break;  // a deadlock
+    for (const auto& block : cluster) {
+      SharedMemory::select(block->rank());
+      block->leave_cluster_barrier();
+    }
+  }
+  for (const auto& block : cluster) block->finish();
+}
+
+}  // namespace
+
+void launch(const std::function<void()>& kernel, const Grid& grid) {
+  if (grid.num_threads % 32 != 0 || grid.num_threads < 32 || grid.num_threads > kMaxThreads ||
+      grid.shared_bytes > SharedMemory::kCapacity) {
     throw Fault(fmt::format("a block of {} threads and {} bytes of shared memory; here up to {} and {}",
-                            num_threads, shared_bytes, kMaxThreads, SharedMemory::kCapacity));
+                            grid.num_threads, grid.shared_bytes, kMaxThreads, SharedMemory::kCapacity));
   }
-  for (std::int64_t index = 0; index < grid; ++index) {
-    SharedMemory::instance().begin_block(shared_bytes);
-    Block(kernel, index, num_threads).run();
+  if (grid.cluster_blocks < 1 || grid.cluster_blocks > SharedMemory::kMostRanks ||
+      grid.blocks % grid.cluster_blocks != 0) {
+    throw Fault(fmt::format("{} blocks in clusters of {}", grid.blocks, grid.cluster_blocks));
   }
+  const std::int64_t clusters = grid.blocks / grid.cluster_blocks;
+  for (std::int64_t i = 0; i < clusters; ++i) {
+    const std::int64_t index = grid.order == BlockOrder::Ascending ? i : clusters - 1 - i;
+    cluster.clear();
+    for (int rank = 0; rank < grid.cluster_blocks; ++rank) {
+      cluster.push_back(std::make_unique<Block>(kernel, index * grid.cluster_blocks + rank, grid));
+      SharedMemory::select(rank);
+      SharedMemory::instance().begin_block(grid.shared_bytes);
+    }
+    run_cluster();
+  }
+}
+
+void sync_cluster() { running->sync_cluster(); }
+const char* read_cluster(int rank, std::int64_t address, int bytes) {
+  if (rank < 0 || rank >= static_cast<int>(cluster.size()) ||
+      cluster[static_cast<std::size_t>(rank)]->ended())
+    fault(fmt::format("ld.shared::cluster from block {} of the cluster, which is not there", rank));
+  return SharedMemory::of_rank(rank).read_from_outside(address, bytes);
 }
 
 std::uint32_t thread_index() { return static_cast<std::uint32_t>(running->current()); }
 std::uint32_t block_index() { return static_cast<std::uint32_t>(running->index()); }
+std::uint32_t grid_size() { return static_cast<std::uint32_t>(running->grid().blocks); }
 void fault(const std::string& text) { running->fail(text); }
 
 void sync_barrier(int id, int num_threads) { running->sync_barrier(id, num_threads); }
@@ -276,7 +472,7 @@ void issue_copy(std::int64_t shared_address, const void* global, int bytes, int 
     fault(fmt::format("thread {}: cp.async of {} bytes, {} of them valid, from address {}",
                       running->current(), bytes, valid, global));
   }
-  SharedMemory::instance().begin_copy(running->place(), shared_address, bytes);
+  SharedMemory::instance().begin_copy(running->place(), shared_address, bytes, bytes, "cp.async");
   running->thread().open_copies.push_back({shared_address, global, bytes, valid});
 }
 
@@ -296,6 +492,16 @@ void wait_copies(int most_pending) {
     }
     groups.pop_front();
   }
+}
+
+void init_mbarrier(std::int64_t address, int num_arrivals) { running->init_mbarrier(address, num_arrivals); }
+void arrive_at_mbarrier(std::int64_t address, int expected_bytes) {
+  running->arrive_at_mbarrier(address, expected_bytes);
+}
+void wait_for_mbarrier(std::int64_t address, int parity) { running->wait_for_mbarrier(address, parity); }
+void issue_bulk_copy(std::int64_t mbarrier, std::int64_t shared_address, int bytes,
+                     std::function<void(char* target)> fill) {
+  running->issue_bulk_copy(mbarrier, {running->place(), shared_address, bytes, std::move(fill)});
 }
 
 }  // namespace onepass::emulator

@@ -1,5 +1,5 @@
-// One thread block at a time on the CPU: every thread of it is a fiber that runs until it has to wait for
-// others.
+// One thread block at a time on the CPU, or the blocks of one cluster by turns: every thread is a fiber that
+// runs until it has to wait for others.
 #pragma once
 
 #include <array>
@@ -16,14 +16,29 @@ class Fault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+enum class BlockOrder { Ascending, Descending };
+
+/// Of a launch, beside its kernel.
+struct Grid {
+  std::int64_t blocks;
+  int num_threads, shared_bytes;  // of a block
+  BlockOrder order = BlockOrder::Ascending;
+  int cluster_blocks = 1;
+};
+
 /// Runs the blocks of a grid one after another: kernel() is called by each thread of each block.
 /// @throws Fault, the first one; the other threads of that block then stay where they are for ever.
-void launch(const std::function<void()>& kernel, std::int64_t grid, int num_threads, int shared_bytes);
+void launch(const std::function<void()>& kernel, const Grid& grid);
+inline void launch(const std::function<void()>& kernel, std::int64_t blocks, int num_threads,
+                   int shared_bytes) {
+  launch(kernel, {blocks, num_threads, shared_bytes});
+}
 
 // For the running thread.
 
 std::uint32_t thread_index();
 std::uint32_t block_index();
+std::uint32_t grid_size();
 
 /// Ends the launch.
 [[noreturn]] void fault(const std::string& text);
@@ -49,5 +64,23 @@ char* write_shared(std::int64_t address, int bytes, int alignment, const char* h
 void issue_copy(std::int64_t shared_address, const void* global, int bytes, int valid);
 void commit_copies();
 void wait_copies(int most_pending);
+
+/// mbarrier, by the address of its eight bytes. What threads did before they arrived, those that wait for the
+/// phase may rely on: SharedMemory::publish says how far.
+void init_mbarrier(std::int64_t address, int num_arrivals);
+/// expected_bytes: that copies bring before the phase ends, beside those that were expected already.
+void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
+/// Until the phase of that parity is over. A fresh mbarrier counts as having finished parity 1.
+void wait_for_mbarrier(std::int64_t address, int parity);
+
+/// Waits until all threads of the cluster that have not ended have come here.
+void sync_cluster();
+/// Shared memory of block `rank` of the cluster, whose writes must have come before its last sync_cluster. A
+/// block that has ended has none.
+const char* read_cluster(int rank, std::int64_t address, int bytes);
+
+/// cp.async.bulk: fill() writes the bytes as late as can be, when the phase is waited for.
+void issue_bulk_copy(std::int64_t mbarrier, std::int64_t shared_address, int bytes,
+                     std::function<void(char* target)> fill);
 
 }  // namespace onepass::emulator

@@ -13,9 +13,16 @@
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
 };
 
 namespace onepass::emulator {
@@ -28,13 +35,30 @@ struct Index3 {
 
 #define threadIdx (::onepass::emulator::Index3{::onepass::emulator::thread_index()})
 #define blockIdx (::onepass::emulator::Index3{::onepass::emulator::block_index()})
+#define gridDim (::onepass::emulator::Index3{::onepass::emulator::grid_size()})
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+
+inline void __trap() { onepass::emulator::fault("trap"); }
+
+// Blocks run one after another, and threads until they wait.
+inline unsigned long long atomicCAS(unsigned long long* word, unsigned long long expected,
+                                    unsigned long long value) {
+  const unsigned long long before = *word;
+  if (before == expected) *word = value;
+  return before;
+}
+inline unsigned atomicAdd(unsigned* word, unsigned value) {
+  const unsigned before = *word;
+  *word += value;
+  return before;
+}
 
 inline void __syncthreads() { onepass::emulator::sync_block(); }
 inline void __syncwarp() { onepass::emulator::sync_warp(); }
 
 /// Only the mask of all lanes.
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
+int __shfl_sync(unsigned mask, int value, int source_lane);
 bool __any_sync(unsigned mask, bool value);

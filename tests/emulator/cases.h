@@ -2,13 +2,25 @@
 // family. Each new kernel costs a second or two of compilation, each key block of a tile some milliseconds.
 #pragma once
 
-#include <span>
+#include <algorithm>
+#include <string>
 
 namespace onepass::emulator {
 
 struct EmulatedCase {
   const char* device;  // whose tiles the planner chooses
   const char* text;    // seeds are even: tensors start aligned, as on a GPU
+};
+
+// The instructions that the emulator knows: of Hopper's, those of sm90_decode.
+inline constexpr int kForwardInstructions = 80, kDecodeInstructions = 90;
+
+/// "h200_bf16_b1_...", for info.param a case: a test's name has no '-' and no '.'.
+inline constexpr auto case_test_name = [](const auto& info) {
+  std::string name = std::string(info.param.device) + "_" + info.param.text;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
 };
 
 // Tiles by head_dim and rows stand in dispatch/heuristics_sm80.cpp.
@@ -51,6 +63,57 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b1_hq2_hk1_sq20_sk300_d576_dv512_causal_split2"},
     {"h200", "f16_b1_hq1_sq33_sk70_d512_sink"},
     {"h200", "bf16_b1_hq1_sq20_sk40_d320_dv256_causal"},
+};
+
+// sm90_decode: tiles stand in dispatch/heuristics_decode.cpp. Padded keys and values are NaN, and so are
+// pages that nobody has; columns of a table past a sequence's pages lead out of the pool.
+inline constexpr EmulatedCase kDecodeCases[] = {
+    // head_dim 128: 64 keys a block, 8 rows
+    {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128"},
+    {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128_split1"},
+    {"h200", "bf16_b4_hq4_hk1_sq1_sk63_d128_ragged_split2"},
+    {"h200", "f16_b3_hq7_hk1_sq1_sk65_d128_causal_split1_sink"},
+    {"h200", "f16_b3_hq7_hk1_sq1_sk300_d128_causal_packed_ragged_gap_seed2_split3_sink"},
+    {"h200", "bf16_b3_hq8_hk2_sq1_sk200_d128_page16_ragged_split2"},
+    {"h200", "bf16_b3_hq8_hk2_sq1_sk200_d128_page16_ragged_split1"},
+    {"h200", "bf16_b2_hq4_hk1_sq1_sk500_d128_page64_ragged_split5"},
+    {"h200", "bf16_b2_hq4_hk1_sq1_sk300_d128_page24_ragged_split2"},
+    {"h200", "bf16_b2_hq4_hk1_sq2_sk300_d128_page128_causal_wl100_ragged_split2"},
+    {"h200", "bf16_b1_hq2_hk2_sq1_sk17_d128_wl5_split1"},
+    {"h200", "bf16_b1_hq2_hk2_sq3_sk1_d128_causaltl_split1"},
+    {"h200", "bf16_b2_hq2_hk2_sq2_sk0_d128_page16_split1_sink"},
+    // eight splits, a cluster
+    {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128_split8"},
+    {"h200", "bf16_b3_hq8_hk2_sq1_sk300_d128_page16_ragged_split8_sink"},
+    {"h200", "f16_b2_hq4_hk1_sq4_sk700_d64_causal_ragged_split8"},
+    {"h200", "bf16_b1_hq9_hk1_sq1_sk200_d256_split8"},
+    // 16 rows, and more than one tile of them
+    {"h200", "bf16_b2_hq10_hk1_sq2_sk150_d128_causal_split2"},
+    {"h200", "bf16_b1_hq12_hk1_sq3_sk150_d128_page16_causal_wl60_wr1_ragged_split3_sink"},
+    // head_dim 64: 128 keys a block
+    {"h200", "bf16_b2_hq4_hk1_sq1_sk400_d64_ragged_split2"},
+    {"h200", "f16_b1_hq71_hk1_sq1_sk300_d64_split2"},
+    {"h200", "bf16_b2_hq8_hk1_sq4_sk300_d64_page16_causal_ragged_split2"},
+    {"h200", "bf16_b2_hq4_hk1_sq4_sk300_d64_page8_causal_ragged_softcap5_alibi_split2"},
+    {"h200", "bf16_b1_hq4_hk1_sq1_sk200_d64_scale-0.1_split1"},
+    // head_dim 256 and others
+    {"h200", "bf16_b2_hq4_hk1_sq1_sk200_d256_ragged_split2"},
+    {"h200", "f16_b2_hq8_hk2_sq1_sk150_d256_page16_ragged_softcap20_split2"},
+    {"h200", "bf16_b1_hq4_hk1_sq1_sk200_d192_dv128_causal_split2"},
+    {"h200", "bf16_b2_hq4_hk2_sq1_sk100_d80_dv48_page16_ragged_split1"},
+    {"h200", "bf16_b2_hq5_hk1_sq1_sk100_d96_bhsd_nolse_split1"},
+};
+
+// The same with blocks that stay, on small_device(): several items for each block, some of them without rows
+// or keys.
+inline constexpr EmulatedCase kStayingDecodeCases[] = {
+    {"small", "bf16_b3_hq8_hk4_sq1_sk200_d128"},
+    {"small", "bf16_b7_hq8_hk2_sq1_sk300_d128_ragged"},
+    {"small", "f16_b7_hq8_hk2_sq1_sk300_d128_page16_ragged_sink"},
+    {"small", "bf16_b5_hq8_hk2_sq1_sk600_d128_page64_ragged_split3"},
+    {"small", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_split2_seed2_sink"},
+    {"small", "bf16_b3_hq8_hk1_sq4_sk300_d64_page16_causal_wl150_ragged_split2"},
+    {"small", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
 };
 
 }  // namespace onepass::emulator

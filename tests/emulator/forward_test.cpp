@@ -16,13 +16,6 @@
 namespace onepass::emulator {
 namespace {
 
-const EmulatedKernel& kernel_named(const std::string& name) {
-  const auto table = kernel_table();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const auto& k) { return k.name == name; });
-  if (found == table.end()) throw std::runtime_error("write_kernels has not written " + name);
-  return *found;
-}
-
 /// The steps of the plan, one after another, as run_forward queues them.
 void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
   cuda::ForwardParams params = cuda::forward_params(plan, args, workspace);
@@ -33,7 +26,7 @@ void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::by
     SCOPED_TRACE(step.kernel);
     const KernelSpec& spec = step.gpu_kernel->spec;
     try {
-      launch([&] { kernel.entry(params); }, step.num_work_items, num_threads(spec),
+      launch([&] { kernel.entry(&params); }, step.num_work_items, num_threads(spec),
              static_cast<int>(shared_bytes(spec)));
     } catch (const Fault& fault) {
       FAIL() << fault.what();
@@ -47,7 +40,7 @@ class emulated_forward : public ::testing::TestWithParam<EmulatedCase> {};
 TEST_P(emulated_forward, agrees_with_float64) {
   SCOPED_TRACE(std::string(GetParam().device) + " " + GetParam().text);
   const verify::CaseTensors tensors = verify::make_tensors(parse_case(GetParam().text));
-  const Plan plan = plan_on(GetParam().device, tensors);
+  const Plan plan = plan_on(emulated_device(GetParam().device, kForwardInstructions), tensors);
   verify::GuardedBuffer workspace(plan.workspace_bytes());
   ASSERT_NO_FATAL_FAILURE(
       run_steps(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()}));
@@ -57,15 +50,7 @@ TEST_P(emulated_forward, agrees_with_float64) {
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
 }
 
-/// "h200_bf16_b1_...": a test's name has no '-' and no '.'.
-std::string test_name(const ::testing::TestParamInfo<EmulatedCase>& info) {
-  std::string name = std::string(info.param.device) + "_" + info.param.text;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(cases, emulated_forward, ::testing::ValuesIn(kCases), test_name);
+INSTANTIATE_TEST_SUITE_P(cases, emulated_forward, ::testing::ValuesIn(kCases), case_test_name);
 
 }  // namespace
 }  // namespace onepass::emulator

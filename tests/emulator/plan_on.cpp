@@ -5,13 +5,24 @@
 
 namespace onepass::emulator {
 
-Plan plan_on(const char* device, const verify::CaseTensors& tensors) {
+DeviceInfo emulated_device(const char* name, int compute_capability) {
+  DeviceInfo device = find_device(name).value();
+  device.compute_capability = compute_capability;
+  return device;
+}
+
+DeviceInfo small_device() {
+  DeviceInfo device = find_device("h200").value();
+  device.num_processors = 3;
+  device.memory_bytes_per_second = 1;
+  return device;
+}
+
+Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors) {
   AttentionProblem problem = validate_problem("emulator", tensors.args, tensors.options);
   validate_run("emulator", problem, tensors.args);
   problem.memory = DeviceKind::Cuda;
-  DeviceInfo emulated = find_device(device).value();
-  emulated.compute_capability = 80;  // the instructions that the emulator knows
-  return make_plan("emulator", problem, {Backend::Cuda, 0, tensors.options.num_splits}, emulated);
+  return make_plan("emulator", problem, {Backend::Cuda, 0, tensors.options.num_splits}, device);
 }
 
 }  // namespace onepass::emulator

@@ -6,8 +6,13 @@
 
 namespace onepass::emulator {
 
-/// What onepass plans for these tensors, were they in the memory of that GPU and knew it no instruction past
-/// compute capability 8.0.
-Plan plan_on(const char* device, const verify::CaseTensors& tensors);
+/// A known GPU, if it knew no instruction past this compute capability.
+DeviceInfo emulated_device(const char* name, int compute_capability);
+
+/// An H200 of three multiprocessors, whose memory is so slow that every call is a long one.
+DeviceInfo small_device();
+
+/// What onepass plans for these tensors, were they in the memory of that GPU.
+Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors);
 
 }  // namespace onepass::emulator

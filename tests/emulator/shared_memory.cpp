@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "tests/emulator/block.h"
 
 // What `extern __shared__ char shared[]` of a kernel is.
-alignas(128) char shared[onepass::emulator::SharedMemory::kCapacity];
+alignas(1024) char shared[onepass::emulator::SharedMemory::kCapacity];
 
 namespace onepass::emulator {
 namespace {
@@ -20,9 +21,41 @@ std::string thread_name(int warp, std::uint32_t lane) {
 
 }  // namespace
 
+SharedMemory& SharedMemory::of_rank(int rank) {
+  static std::array<std::unique_ptr<SharedMemory>, kMostRanks> memories;
+  std::unique_ptr<SharedMemory>& memory = memories.at(static_cast<std::size_t>(rank));
+  if (memory == nullptr) memory.reset(new SharedMemory);
+  return *memory;
+}
+
+namespace {
+SharedMemory* selected = nullptr;
+}
+
 SharedMemory& SharedMemory::instance() {
-  static SharedMemory memory;
-  return memory;
+  if (selected == nullptr) selected = &of_rank(0);
+  return *selected;
+}
+
+void SharedMemory::select(int rank) {
+  SharedMemory& now = instance();
+  SharedMemory& next = of_rank(rank);
+  if (&now == &next) return;
+  now.kept_.assign(shared, shared + now.bytes_);
+  std::copy(next.kept_.begin(), next.kept_.end(), shared);
+  selected = &next;
+}
+
+const char* SharedMemory::read_from_outside(std::int64_t address, int bytes) {
+  for (const Cell& cell : cells({0, 0}, address, bytes, 4, "ld.shared::cluster")) {
+    const auto writer = static_cast<std::size_t>(cell.writer_warp);
+    const std::uint32_t clock = cell.written >> 6;
+    if (clock <= start_ || cell.in_flight || clock > known_[0][writer])
+      fault(fmt::format(
+          "ld.shared::cluster at byte {}, which the block has not written before the cluster's barrier",
+          address));
+  }
+  return (this == &instance() ? shared : kept_.data()) + address;
 }
 
 SharedMemory::SharedMemory() : cells_(kCapacity / 2) {}
@@ -42,6 +75,7 @@ void SharedMemory::begin_block(int bytes) {
   start_ = *std::max_element(clock_.begin(), clock_.end());
   clock_.fill(start_ + 1);
   for (auto& row : known_) row.fill(start_);
+  accessing_.fill(0);
   std::memset(shared, kPoison, kCapacity);
 }
 
@@ -82,6 +116,7 @@ void SharedMemory::conflict(ThreadPlace thread, std::int64_t address, const char
 
 const char* SharedMemory::read(ThreadPlace thread, std::int64_t address, int bytes, int alignment,
                                const char* how) {
+  accessing_[static_cast<std::size_t>(thread.warp)] |= 1u << thread.lane;
   std::int64_t at = address;
   for (Cell& cell : cells(thread, address, bytes, alignment, how)) {
     if (cell.written >> 6 <= start_) {
@@ -118,6 +153,7 @@ void SharedMemory::check_write(ThreadPlace thread, std::int64_t address, const C
 
 char* SharedMemory::write(ThreadPlace thread, std::int64_t address, int bytes, int alignment,
                           const char* how) {
+  accessing_[static_cast<std::size_t>(thread.warp)] |= 1u << thread.lane;
   std::int64_t at = address;
   for (Cell& cell : cells(thread, address, bytes, alignment, how)) {
     check_write(thread, at, cell, how);
@@ -127,10 +163,10 @@ char* SharedMemory::write(ThreadPlace thread, std::int64_t address, int bytes, i
   return shared + address;
 }
 
-void SharedMemory::begin_copy(ThreadPlace thread, std::int64_t address, int bytes) {
-  constexpr const char* kHow = "cp.async";
-  char* const target = write(thread, address, bytes, bytes, kHow);
-  for (Cell& cell : cells(thread, address, bytes, bytes, kHow)) cell.in_flight = true;
+void SharedMemory::begin_copy(ThreadPlace thread, std::int64_t address, int bytes, int alignment,
+                              const char* how) {
+  char* const target = write(thread, address, bytes, alignment, how);
+  for (Cell& cell : cells(thread, address, bytes, alignment, how)) cell.in_flight = true;
   std::memset(target, kPoison, static_cast<std::size_t>(bytes));
 }
 
@@ -142,8 +178,27 @@ char* SharedMemory::end_copy(ThreadPlace thread, std::int64_t address, int bytes
   return shared + address;
 }
 
+char* SharedMemory::end_bulk_copy(ThreadPlace thread, std::int64_t address, int bytes) {
+  for (Cell& cell : cells(thread, address, bytes, 16, "cp.async.bulk")) cell.in_flight = false;
+  return shared + address;
+}
+
+SharedMemory::Knowledge SharedMemory::publish(ThreadPlace thread) {
+  const auto warp = static_cast<std::size_t>(thread.warp);
+  Knowledge published = known_[warp];
+  const bool others = (accessing_[warp] & ~(1u << thread.lane)) != 0;
+  published[warp] = others ? clock_[warp] - 1 : clock_[warp]++;
+  if (!others) accessing_[warp] = 0;
+  return published;
+}
+
+void SharedMemory::learn(ThreadPlace thread, const Knowledge& knowledge) {
+  Knowledge& known = known_[static_cast<std::size_t>(thread.warp)];
+  for (std::size_t v = 0; v < known.size(); ++v) known[v] = std::max(known[v], knowledge[v]);
+}
+
 void SharedMemory::join(std::span<const int> warps) {
-  std::array<std::uint32_t, kMaxWarps> joint{};
+  Knowledge joint{};
   for (const int warp : warps) {
     const auto w = static_cast<std::size_t>(warp);
     known_[w][w] = clock_[w];
@@ -152,6 +207,7 @@ void SharedMemory::join(std::span<const int> warps) {
   for (const int warp : warps) {
     known_[static_cast<std::size_t>(warp)] = joint;
     ++clock_[static_cast<std::size_t>(warp)];
+    accessing_[static_cast<std::size_t>(warp)] = 0;
   }
 }
 

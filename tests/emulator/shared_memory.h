@@ -25,7 +25,13 @@ class SharedMemory {
   static constexpr int kMaxWarps = 8;
   static constexpr unsigned char kPoison = 0xff;  // NaN in f16, bf16 and f32
 
+  /// Of the running block.
   static SharedMemory& instance();
+
+  /// Block `rank` of the cluster runs on from here.
+  static void select(int rank);
+  static constexpr int kMostRanks = 16;
+  static SharedMemory& of_rank(int rank);
 
   /// Everything is poison, nobody has touched anything.
   void begin_block(int bytes);
@@ -36,11 +42,24 @@ class SharedMemory {
   char* write(ThreadPlace thread, std::int64_t address, int bytes, int alignment, const char* how);
 
   /// From here to end_copy the bytes are poison, and touching them is a fault.
-  void begin_copy(ThreadPlace thread, std::int64_t address, int bytes);
+  void begin_copy(ThreadPlace thread, std::int64_t address, int bytes, int alignment, const char* how);
   char* end_copy(ThreadPlace thread, std::int64_t address, int bytes);
+  /// The same for a copy that an mbarrier counts: `thread` issued it.
+  char* end_bulk_copy(ThreadPlace thread, std::int64_t address, int bytes);
+
+  /// For a thread of another block: what came before the last barrier of all warps.
+  const char* read_from_outside(std::int64_t address, int bytes);
 
   /// These warps have come to a barrier together.
   void join(std::span<const int> warps);
+
+  /// Clocks of all warps, as far as somebody knows them.
+  using Knowledge = std::array<std::uint32_t, kMaxWarps>;
+  /// What who waits for this thread's arrival at an mbarrier learns: its own accesses, and those of its warp
+  /// before their last barrier. Where other lanes have accessed memory since, not even its own: they need a
+  /// barrier.
+  Knowledge publish(ThreadPlace thread);
+  void learn(ThreadPlace thread, const Knowledge& knowledge);
 
   /// Whether a pointer leads into shared memory, and where.
   static bool contains(const void* pointer);
@@ -67,9 +86,11 @@ class SharedMemory {
                              Stamp other, const char* other_did) const;
 
   int bytes_ = 0;
+  std::vector<char> kept_;   // the bytes, while another block of the cluster runs
   std::uint32_t start_ = 0;  // clocks up to here belong to earlier blocks
-  std::array<std::uint32_t, kMaxWarps> clock_{};
-  std::array<std::array<std::uint32_t, kMaxWarps>, kMaxWarps> known_{};  // [warp][other]: other's clock
+  Knowledge clock_{};
+  std::array<Knowledge, kMaxWarps> known_{};          // [warp][other]: other's clock
+  std::array<std::uint32_t, kMaxWarps> accessing_{};  // lanes that have accessed memory at their warp's clock
   std::vector<Cell> cells_;
 };
 

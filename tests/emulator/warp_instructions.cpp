@@ -74,16 +74,33 @@ void multiply(const LaneOperands& lanes) {
   }
 }
 
-struct ShuffleOperands {
-  float value, result;
-  int lane_mask;
+struct MovmatrixOperands {
+  std::uint32_t pair, result;
 };
 
-void shuffle(const LaneOperands& lanes) {
+void transpose(const LaneOperands& lanes) {
+  const auto element = [&lanes](std::size_t row, std::size_t column) {
+    const std::uint32_t two = static_cast<const MovmatrixOperands*>(lanes[4 * row + column / 2])->pair;
+    return static_cast<std::uint16_t>(column % 2 == 0 ? two : two >> 16);
+  };
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-    auto& mine = *static_cast<ShuffleOperands*>(lanes[lane]);
-    mine.result =
-        static_cast<const ShuffleOperands*>(lanes[lane ^ static_cast<std::size_t>(mine.lane_mask)])->value;
+    const std::size_t row = lane / 4, column = 2 * (lane % 4);
+    static_cast<MovmatrixOperands*>(lanes[lane])->result =
+        pair(element(column, row), element(column + 1, row));
+  }
+}
+
+template <class T>
+struct ShuffleOperands {
+  T value, result;
+  std::size_t source_lane;
+};
+
+template <class T>
+void shuffle(const LaneOperands& lanes) {
+  for (void* lane : lanes) {
+    auto& mine = *static_cast<ShuffleOperands<T>*>(lane);
+    mine.result = static_cast<const ShuffleOperands<T>*>(lanes[mine.source_lane])->value;
   }
 }
 
@@ -107,6 +124,12 @@ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed) 
   meet_warp(instruction, &mine, transposed ? distribute<true> : distribute<false>);
 }
 
+std::uint32_t movmatrix_trans(std::uint32_t pair) {
+  MovmatrixOperands mine{pair, 0};
+  meet_warp("movmatrix", &mine, transpose);
+  return mine.result;
+}
+
 void mma_m16n8k16_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   MmaOperands mine{d, a, {b0, b1}};
   meet_warp("mma", &mine, multiply<bf16_to_float>);
@@ -122,8 +145,16 @@ void mma_m16n8k16_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t 
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
   using namespace onepass::emulator;
   require_all_lanes(mask, "shfl");
-  ShuffleOperands mine{value, 0.0f, lane_mask & 31};
-  meet_warp("shfl", &mine, shuffle);
+  ShuffleOperands<float> mine{value, 0.0f, (thread_index() ^ static_cast<unsigned>(lane_mask)) & 31u};
+  meet_warp("shfl.bfly", &mine, shuffle<float>);
+  return mine.result;
+}
+
+int __shfl_sync(unsigned mask, int value, int source_lane) {
+  using namespace onepass::emulator;
+  require_all_lanes(mask, "shfl");
+  ShuffleOperands<int> mine{value, 0, static_cast<unsigned>(source_lane) & 31u};
+  meet_warp("shfl.idx", &mine, shuffle<int>);
   return mine.result;
 }
 

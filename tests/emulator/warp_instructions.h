@@ -9,6 +9,10 @@ namespace onepass::emulator {
 /// and the next of row l / 4 of each matrix; transposed, of column l / 4.
 void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed);
 
+/// 9.7.14.5.18: the lane has elements 2 (l % 4) and the next of row l / 4, and gets those of the transposed
+/// matrix.
+std::uint32_t movmatrix_trans(std::uint32_t pair);
+
 /// 9.7.14.5.8: d += a b, f32 accumulators; ptx/fragment_maps.h says which element each register holds.
 void mma_m16n8k16_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
 void mma_m16n8k16_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);

@@ -20,11 +20,13 @@ namespace {
 
 std::set<std::string> kernel_names() {
   std::set<std::string> names;
-  for (const EmulatedCase& c : kCases) {
-    for (const PlanStep& step : plan_on(c.device, verify::make_tensors(parse_case(c.text))).steps) {
-      names.insert(step.kernel);
-    }
-  }
+  const auto add = [&](const DeviceInfo& device, const char* text) {
+    const Plan plan = plan_on(device, verify::make_tensors(parse_case(text)));
+    for (const PlanStep& step : plan.steps) names.insert(step.kernel);
+  };
+  for (const EmulatedCase& c : kCases) add(emulated_device(c.device, kForwardInstructions), c.text);
+  for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);
+  for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(), c.text);
   return names;
 }
 
@@ -36,15 +38,19 @@ void write(const std::string& folder, const std::string& name, const std::string
 }
 
 void write_kernels(const std::string& folder, std::size_t num_files) {
-  std::vector<std::string> texts(num_files, "#include \"tests/emulator/builtins.h\"\n");
+  std::vector<std::string> texts(num_files,
+                                 "#include \"tests/emulator/builtins.h\"\n#include "
+                                 "\"tests/emulator/kernel_table.h\"\n");
   std::string declarations, entries;
   std::size_t idx = 0;
   for (const std::string& name : kernel_names()) {
     // One program holds them all, so each kernel's `struct Spec` needs a name of its own.
-    texts[idx % num_files] +=
-        fmt::format("\n#undef Spec\n#define Spec Spec{}\n{}", idx, write_source(parse_kernel_name(name)));
-    declarations += fmt::format("extern \"C\" void {}(onepass::cuda::ForwardParams params);\n", name);
-    entries += fmt::format("    {{\"{0}\", {0}}},\n", name);
+    texts[idx % num_files] += fmt::format(
+        "\n#undef Spec\n#define Spec Spec{0}\n{1}\n"
+        "void enter_{0}(const void* params) {{ onepass::emulator::enter({2}, params); }}\n",
+        idx, write_source(parse_kernel_name(name)), name);
+    declarations += fmt::format("void enter_{}(const void* params);\n", idx);
+    entries += fmt::format("    {{\"{}\", enter_{}}},\n", name, idx);
     ++idx;
   }
   for (std::size_t n = 0; n < num_files; ++n) write(folder, fmt::format("kernels_{}.cpp", n), texts[n]);

@@ -23,8 +23,12 @@ namespace onepass::fake {
 namespace {
 
 TEST_F(GpuRun, a_kept_plan_allocates_nothing) {
-  const ForwardArguments args = tensors_on(0);
-  for (const Plan& kept : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan()}) {
+  const std::pair<Plan, ForwardArguments> calls[] = {{plan_with_splits(2), tensors_on(0)},
+                                                     {sm80_plan(), sm80_tensors()},
+                                                     {sm90_plan(), tensors_on(0)},
+                                                     {ticket_plan(), tensors_on(0)},
+                                                     {decode_plan(), decode_tensors_on(0)}};
+  for (const auto& [kept, args] : calls) {
     const std::span<std::byte> workspace = workspace_for(kept);
     run(kept, args, workspace);
     log().clear();

@@ -214,10 +214,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         CUstream stream, void** params, void**) {
   note("cuLaunchKernel");
   if (function->device_idx != current_device()) return kInvalidHandle;
-  Launch launch{&function->name, current_device(), grid_x, block_x, shared_bytes, stream, {}, {}};
+  Launch launch{&function->name, current_device(), grid_x, block_x, shared_bytes, stream, {}, {}, {}};
   if (function->name.starts_with("sm90_forward")) {
     std::memcpy(&launch.sm90, params[0], sizeof(launch.sm90));
     launch.params = launch.sm90.forward;
+  } else if (function->name.starts_with("sm90_decode")) {
+    std::memcpy(&launch.decode, params[0], sizeof(launch.decode));
+    launch.params = launch.decode.forward;
   } else {
     std::memcpy(&launch.params, params[0], sizeof(launch.params));
   }

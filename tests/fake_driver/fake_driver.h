@@ -21,8 +21,9 @@ struct Launch {
   int device_idx;             // of the current context
   unsigned grid, threads, shared_bytes;
   void* stream;
-  cuda::ForwardParams params;    // what every kernel of a plan takes
-  cuda::Sm90ForwardParams sm90;  // and of sm90_forward, what is around it
+  cuda::ForwardParams params;     // what every kernel of a plan takes
+  cuda::Sm90ForwardParams sm90;   // and of sm90_forward, what is around it
+  cuda::Sm90DecodeParams decode;  // likewise of sm90_decode
 };
 
 /// What the driver was asked since the last clear().

@@ -22,22 +22,35 @@ inline TensorView tensor_on(int device_idx, DType dtype, std::initializer_list<s
 }
 
 /// A call whose tensors are memory of a fake GPU.
-inline ForwardArguments tensors_on(int device_idx) {
+inline ForwardArguments tensors_on(int device_idx, std::int64_t head_dim = kHeadDim) {
   ForwardArguments args;
   for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
-    *view = tensor_on(device_idx, DType::BF16, {kBatch, kSeqlen, kHeads, kHeadDim});
+    *view = tensor_on(device_idx, DType::BF16, {kBatch, kSeqlen, kHeads, head_dim});
   }
   args.softmax_lse = tensor_on(device_idx, DType::F32, {kBatch, kHeads, kSeqlen});
   return args;
 }
 
 /// One step of each family for attention; the fake GPUs are of compute capability 9.0.
-inline Plan sm80_plan() { return plan(tensors_on(0), {.softcap = 30}); }
+inline ForwardArguments sm80_tensors() { return tensors_on(0, kHeadDim - 4); }  // rows of 120 bytes
+inline Plan sm80_plan() { return plan(sm80_tensors()); }
 inline Plan sm90_plan() { return plan(tensors_on(0)); }
 /// One step of sm90_forward with a workspace.
 inline Plan ticket_plan() { return plan(tensors_on(0), {.causal = Causal::BottomRight}); }
 /// A step of sm80_forward and one that merges.
 inline Plan plan_with_splits(int num_splits) { return plan(tensors_on(0), {.num_splits = num_splits}); }
+
+/// One query of each sequence.
+inline ForwardArguments decode_tensors_on(int device_idx) {
+  ForwardArguments args = tensors_on(device_idx);
+  for (TensorView* view : {&args.q, &args.out}) {
+    *view = tensor_on(device_idx, DType::BF16, {kBatch, 1, kHeads, kHeadDim});
+  }
+  args.softmax_lse = tensor_on(device_idx, DType::F32, {kBatch, kHeads, 1});
+  return args;
+}
+/// One step of sm90_decode with a workspace.
+inline Plan decode_plan() { return plan(decode_tensors_on(0), {.num_splits = 2}); }
 
 class GpuRun : public ::testing::Test {
  protected:

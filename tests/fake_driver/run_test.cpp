@@ -26,7 +26,7 @@ class BundleOfFakes : public ::testing::Environment {
  public:
   void SetUp() override {
     std::set<std::string> names;
-    for (const Plan& plan : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan()}) {
+    for (const Plan& plan : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan(), decode_plan()}) {
       for (const PlanStep& step : plan.steps) names.insert(step.kernel);
     }
     std::vector<KernelImage> images;
@@ -46,8 +46,7 @@ class BundleOfFakes : public ::testing::Environment {
 const ::testing::Environment* const kBundle = ::testing::AddGlobalTestEnvironment(new BundleOfFakes);
 
 /// What a further run of a plan asks the driver while the device's context is current.
-std::vector<std::string> calls_of_a_further_run(const Plan& kept) {
-  const ForwardArguments args = tensors_on(0);
+std::vector<std::string> calls_of_a_further_run(const Plan& kept, const ForwardArguments& args) {
   run(kept, args, {});
   const cuda::ContextScope current(*cuda::Driver::instance(), 0);
   log().clear();
@@ -58,7 +57,7 @@ std::vector<std::string> calls_of_a_further_run(const Plan& kept) {
 TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
   const Plan kept = sm80_plan();
   ASSERT_EQ(kept.implementation, "sm80_forward");
-  EXPECT_THAT(calls_of_a_further_run(kept),
+  EXPECT_THAT(calls_of_a_further_run(kept, sm80_tensors()),
               ElementsAre("cuCtxGetCurrent", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuPointerGetAttributes", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuLaunchKernel"));
@@ -67,7 +66,7 @@ TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
 TEST_F(GpuRun, sm90_forward_asks_for_three_tensor_maps_besides) {
   const Plan kept = sm90_plan();
   ASSERT_EQ(kept.implementation, "sm90_forward");
-  EXPECT_THAT(calls_of_a_further_run(kept),
+  EXPECT_THAT(calls_of_a_further_run(kept, tensors_on(0)),
               ElementsAre("cuCtxGetCurrent", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuPointerGetAttributes", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled",
@@ -112,10 +111,38 @@ TEST_F(GpuRun, sm90_forward_takes_its_tiles_as_the_plan_has_them) {
   EXPECT_EQ(log().launches[0].sm90.draw_early, 1);
 }
 
+TEST_F(GpuRun, sm90_decode_takes_its_maps_boxes_and_counts_of_this_launch) {
+  const ForwardArguments args = decode_tensors_on(0);
+  const Plan kept = decode_plan();
+  ASSERT_EQ(kept.implementation, "sm90_decode");
+  const std::span<std::byte> workspace = workspace_for(kept);
+  log().clear();
+  run(kept, args, workspace);
+  run(kept, args, workspace);
+  ASSERT_EQ(log().launches.size(), 2u);
+  EXPECT_EQ(std::count(log().calls.begin(), log().calls.end(), std::string("cuTensorMapEncodeTiled")), 4);
+  const cuda::Sm90DecodeParams& first = log().launches[0].decode;
+  const std::pair<const cuda::TensorMap*, const TensorView*> maps[] = {{&first.k, &args.k},
+                                                                       {&first.v, &args.v}};
+  for (const auto& [map, view] : maps) {
+    void* address = nullptr;
+    std::memcpy(&address, map->opaque, sizeof(address));
+    EXPECT_EQ(address, view->data);
+  }
+  EXPECT_EQ(first.box_keys, 128);
+  EXPECT_EQ(first.boxes, 1);
+  EXPECT_EQ(first.forward.num_splits.divisor, 2);
+  EXPECT_EQ(static_cast<void*>(first.forward.split_o), workspace.data());
+  EXPECT_EQ(reinterpret_cast<std::byte*>(first.arrivals) - workspace.data(),
+            static_cast<std::ptrdiff_t>(kept.workspace.back().offset_bytes));
+  EXPECT_NE(first.launch_id, 0u);
+  EXPECT_NE(log().launches[1].decode.launch_id, first.launch_id);
+}
+
 TEST_F(GpuRun, a_plan_that_ran_tells_the_registers_of_what_the_driver_loaded) {
   const Plan kept = sm80_plan();
   EXPECT_THAT(kept.explain(), Not(HasSubstr("loaded by the driver")));
-  run(kept, tensors_on(0), {});
+  run(kept, sm80_tensors(), {});
   EXPECT_THAT(kept.explain(), HasSubstr("registers       72 a thread, as loaded by the driver"));
 }
 

@@ -138,6 +138,17 @@ TEST(layout_oracle, transposing_ldmatrix_of_values_gives_operand_b_of_two_tiles)
   }
 }
 
+TEST(layout_oracle, transposing_ldmatrix_of_values_gives_operand_a_of_the_transposed_product) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int reg = 0; reg < 4; ++reg) {
+      for (int half = 0; half < 2; ++half) {
+        const TilePlace k_m = loaded_from<LdmatrixTrans>(lane, reg, half, ldmatrix_a_trans_place);
+        EXPECT_EQ((TilePlace{k_m.column, k_m.row}), cute_a(lane, 2 * reg + half)) << lane << " " << reg;
+      }
+    }
+  }
+}
+
 /// Rows of 128 bytes << kShift: bits 4 to 6 of an offset are exclusive-or'ed with the row's lowest three.
 template <int kShift>
 void expect_cutes_swizzle() {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm90.h"
 #include "onepass/error.h"
 #include "plan/common_kernels.h"
@@ -135,6 +136,20 @@ TEST_F(NvrtcTest, hopper_kernels_that_no_bundle_holds_keep_to_their_budgets) {
     problem.window_left = shape.head_dim <= 128 && shape.head_dim_v <= 128 ? 100 : -1;
     const KernelSpec spec = choose_sm90_forward(problem, *find_device("h200")).forward;
     EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+  }
+}
+
+// Of each head_dim the most rows, with and without score terms.
+TEST_F(NvrtcTest, decode_kernels_that_no_bundle_holds_keep_to_their_budgets) {
+  for (const std::int64_t head_dim : {16, 64, 96, 128, 192, 256}) {
+    for (const double softcap : {0.0, 20.0}) {
+      AttentionProblem problem = testing::bf16_problem(1, 32, 1, 1, 4096, head_dim);
+      problem.softcap = softcap;
+      problem.k_layout = SequenceLayout::Paged;
+      problem.page_size = 16;
+      const KernelSpec spec = choose_sm90_decode(problem, *find_device("h200"), 2).decode;
+      EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+    }
   }
 }
 

@@ -20,6 +20,9 @@ ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) { emulator
 ONEPASS_DEVICE void store_shared(Uint32 address, Uint32 pair) {
   std::memcpy(emulator::write_shared(address, 4, 4, "st.shared"), &pair, 4);
 }
+ONEPASS_DEVICE void store_shared(Uint32 address, const uint4& words) {
+  std::memcpy(emulator::write_shared(address, 16, 16, "st.shared"), &words, 16);
+}
 ONEPASS_DEVICE void store_shared(Uint32 address, unsigned short element) {
   std::memcpy(emulator::write_shared(address, 2, 2, "st.shared"), &element, 2);
 }

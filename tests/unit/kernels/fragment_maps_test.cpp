@@ -73,6 +73,7 @@ TEST(fragment_maps, no_ldmatrix_has_a_bank_conflict_at_any_head_dim) {
     EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, swizzled, ldmatrix_a_place)) << "Q, P";
     EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, swizzled, ldmatrix_b_place)) << "K";
     EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, swizzled, ldmatrix_b_trans_place)) << "V";
+    EXPECT_TRUE(touches_every_bank_in_each_phase(pitch, swizzled, ldmatrix_a_trans_place)) << "V of decode";
   });
 }
 

@@ -94,9 +94,28 @@ TEST(common_kernels, hold_hopper_kernels_of_usual_head_dims_dtypes_and_masks) {
   }
 }
 
+TEST(common_kernels, hold_hopper_kernels_of_decode) {
+  const std::set<std::string> names = machine_code_names();
+  for (const char* text :
+       {"bf16_b1_hq32_hk8_sq1_sk8192_d128", "bf16_b8_hq32_hk8_sq1_sk4096_d128",
+        "bf16_b100_hq32_hk8_sq1_sk8192_d128_page64_ragged", "bf16_b64_hq32_hk8_sq1_sk8192_d128",
+        "f16_b1_hq32_hk4_sq1_sk8192_d64", "f16_b64_hq28_hk4_sq1_sk8192_d128_page64_ragged",
+        "bf16_b1_hq32_hk8_sq1_sk8192_d128_page16_ragged",
+        "bf16_b1_hq32_hk8_sq4_sk8192_d128_page16_causal_ragged",
+        "bf16_b64_hq32_hk2_sq1_sk8192_d128_page16_ragged", "bf16_b1_hq16_hk8_sq1_sk8192_d256_page16_ragged",
+        "bf16_b64_hq16_hk8_sq1_sk8192_d256", "bf16_b64_hq32_hk8_sq1_sk8192_d128_page16_softcap30_ragged"}) {
+    const verify::CaseShapes shapes = verify::case_shapes(parse_case(text));
+    const Plan plan = make_plan("test", validate_problem("test", shapes.args, shapes.options),
+                                {.backend = Backend::Cuda}, *find_device("h200"));
+    EXPECT_EQ(plan.implementation, "sm90_decode") << text;
+    for (const PlanStep& step : plan.steps)
+      EXPECT_TRUE(names.contains(step.kernel)) << text << ": " << step.kernel;
+  }
+}
+
 TEST(common_kernels, on_other_architectures_are_the_same_for_every_mask) {
   for (const std::string& name : machine_code_names()) {
-    if (!name.starts_with("sm90_forward")) continue;
+    if (!name.starts_with("sm90_")) continue;
     EXPECT_TRUE(name.ends_with("_sm90")) << name;
   }
 }

@@ -57,6 +57,22 @@ TEST(cuda_plan, a_hopper_kernel_has_the_order_of_its_tiles) {
   EXPECT_EQ(forward_kernel(h200_plan(problem))->sm90_order, order);
 }
 
+TEST(cuda_plan, split_decode_is_one_step_that_counts_its_arrivals_in_the_workspace) {
+  const AttentionProblem problem = testing::bf16_problem(2, 32, 8, 1, 4096, 128);
+  const Plan plan = h200_plan(problem, 3);
+  EXPECT_EQ(plan.implementation, "sm90_decode");
+  ASSERT_EQ(plan.steps.size(), 1u);
+  EXPECT_EQ(plan.steps[0].num_work_items, 2 * 8 * 3);
+  EXPECT_EQ(forward_kernel(plan), plan.steps[0].gpu_kernel.get());
+  ASSERT_EQ(plan.workspace.size(), 3u);
+  EXPECT_EQ(plan.workspace[0].name, kPieceSplitOut);
+  EXPECT_EQ(plan.workspace[0].bytes, 3u * 2 * 32 * 128 * sizeof(float));
+  EXPECT_EQ(plan.workspace[2].name, kPieceArrivals);
+  EXPECT_EQ(plan.workspace[2].bytes, 2u * 8 * sizeof(std::uint64_t));
+  EXPECT_TRUE(h200_plan(problem, 1).workspace.empty());
+  EXPECT_TRUE(h200_plan(problem, 8).workspace.empty()) << "a cluster merges in its own memory";
+}
+
 TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
   AttentionProblem problem = packed_problem(2, 8, 2, 100, 150, 4096, 5000, 128);
   problem.q = problem.out = {0, 8 * 128, 128, 1};

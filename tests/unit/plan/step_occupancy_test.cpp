@@ -88,7 +88,7 @@ TEST(step_occupancy, of_lengths_known_to_the_gpu_alone_is_an_upper_bound) {
 }
 
 TEST(step_occupancy, without_machine_code_has_the_bound_of_the_kernels_name) {
-  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 128), 1);
+  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 120), 1);
   const StepOccupancy o = without_bundle(plan);
   EXPECT_EQ(o.registers_from, RegistersFrom::LaunchBound);
   EXPECT_EQ(o.registers, register_budget(plan.steps[0].gpu_kernel->spec));
@@ -100,7 +100,7 @@ TEST(step_occupancy, without_machine_code_has_the_bound_of_the_kernels_name) {
 }
 
 TEST(step_occupancy, with_a_bundle_has_the_registers_of_its_machine_code) {
-  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 128), 1);
+  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 120), 1);
   const StepOccupancy o = with_bundle(plan, 128);
   EXPECT_EQ(o.registers_from, RegistersFrom::Bundle);
   EXPECT_EQ(o.registers, 128);
@@ -127,13 +127,34 @@ TEST(step_occupancy, of_whole_waves_fills_the_last_one) {
 }
 
 TEST(step_occupancy, of_a_loaded_kernel_is_what_the_driver_says) {
-  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 128), 1);
+  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 120), 1);
   const LoadedKernel loaded = {.registers = 168};
   plan.steps.front().gpu_kernel->loaded = &loaded;
   const StepOccupancy o = with_bundle(plan, 128);
   EXPECT_EQ(o.registers_from, RegistersFrom::Loaded);
   EXPECT_EQ(o.registers, 168);
   EXPECT_EQ(o.limits.by_registers, 3);
+}
+
+TEST(step_occupancy, of_decode_is_two_blocks_with_a_ring_that_keys_and_values_share) {
+  const Plan plan = plan_on("h200", bf16_problem(1, 32, 8, 1, 32768, 128), 1);
+  ASSERT_EQ(plan.implementation, "sm90_decode");
+  const StepOccupancy o = without_bundle(plan);
+  EXPECT_EQ(o.query_buffers, 0) << "in registers";
+  EXPECT_EQ(o.key_value_stages, 6);
+  EXPECT_TRUE(o.key_value_share);
+  EXPECT_EQ(o.registers, 168) << "ten warps in four partitions";
+  EXPECT_EQ(o.limits.blocks(), 2);
+  EXPECT_THAT(o.rounds, Optional(8.0 / 264));
+}
+
+TEST(step_occupancy, of_decode_in_blocks_that_stay_counts_items) {
+  const Plan plan = plan_on("h200", bf16_problem(40, 32, 8, 1, 32768, 128), 2);
+  ASSERT_EQ(plan.implementation, "sm90_decode");
+  const StepOccupancy o = without_bundle(plan);
+  EXPECT_EQ(o.blocks_at_once, 128);
+  EXPECT_THAT(o.num_tiles, Optional(40 * 8 * 2));
+  EXPECT_THAT(o.rounds, Optional(5.0));
 }
 
 TEST(step_occupancy, of_a_gpu_without_room_for_a_block_has_no_rounds) {

@@ -49,6 +49,8 @@ TEST(kernel_resources, the_budget_is_an_sms_registers_over_the_threads_it_must_h
   spec.num_warps = 8;
   spec.min_blocks = 2;
   EXPECT_EQ(register_budget(spec), 128);
+  spec.num_warps = 5;
+  EXPECT_EQ(register_budget(spec), 168);  // three warps in a partition of 16384
 }
 
 TEST(kernel_resources, registers_and_local_memory_have_limits) {

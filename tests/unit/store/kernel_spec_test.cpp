@@ -54,6 +54,14 @@ TEST(kernel_spec, shared_memory_of_a_hopper_kernel_is_its_rings_and_barriers) {
   EXPECT_EQ(shared_bytes(spec), (1 + 2 * 2) * kTile + 8 * (2 * 1 + 4 * 2 + 7) + (3 * 68 + 4));
 }
 
+TEST(kernel_spec, shared_memory_of_a_decode_kernel_is_a_ring_of_keys_and_values_and_its_barriers) {
+  const KernelSpec spec =
+      parse_kernel_name("sm90_decode_bf16_d192_v128_m8n64w5c1s4b2_l16s16_paged_pack_split_sm90");
+  EXPECT_EQ(spec.family, KernelFamily::Sm90Decode);
+  EXPECT_EQ(num_threads(spec), 160);
+  EXPECT_EQ(shared_bytes(spec), 4u * 64 * 192 * 2 + 8 * (2 * 4 + 1));
+}
+
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
   std::mt19937 random(7);
   const auto number = [&](int low, int high) {
@@ -73,7 +81,8 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
     for (bool KernelSpec::*member :
          {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa,
           &KernelSpec::two_query_stages, &KernelSpec::two_probabilities, &KernelSpec::mask_end,
-          &KernelSpec::mask_begin, &KernelSpec::ticket, &KernelSpec::ragged}) {
+          &KernelSpec::mask_begin, &KernelSpec::ticket, &KernelSpec::ragged, &KernelSpec::stays,
+          &KernelSpec::cluster}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);

@@ -11,6 +11,7 @@
 
 #include "backends/cuda/host/forward_params.h"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/sm90_decode.h"
 #include "backends/cuda/host/sm90_forward.h"
 #include "dispatch/device_info.h"
 #include "plan/cuda_plan.h"
@@ -91,7 +92,8 @@ constexpr std::size_t kMostSteps = 3;  // rows of no sequence filled, attention,
 /// What the kernels of one call take. A launch holds addresses of it.
 struct CallParams {
   ForwardParams forward{};
-  std::optional<Sm90ForwardParams> sm90;  // for a kernel of that family
+  std::optional<Sm90ForwardParams> sm90_forward;  // for a kernel of that family
+  std::optional<Sm90DecodeParams> sm90_decode;    // likewise
 };
 
 struct Launch {
@@ -103,7 +105,8 @@ struct Launch {
 /// anything is launched.
 KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   switch (family) {
-    case KernelFamily::Sm90Forward: return {&params.sm90.value()};
+    case KernelFamily::Sm90Forward: return {&params.sm90_forward.value()};
+    case KernelFamily::Sm90Decode: return {&params.sm90_decode.value()};
     case KernelFamily::Sm80Forward:
     case KernelFamily::MergeSplits:
     case KernelFamily::FillRows: return {&params.forward};
@@ -127,10 +130,14 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
   check_pointers(driver, args, forward, device_idx);
   if (!workspace.empty()) check_pointer(driver, "run", "workspace", workspace.data(), device_idx, 64);
 
-  CallParams params{forward_params(plan, args, workspace), std::nullopt};
+  CallParams params{forward_params(plan, args, workspace), std::nullopt, std::nullopt};
   params.forward.error_flag = flag;
   if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Forward) {
-    params.sm90 = sm90_forward_params(driver, plan, *forward, args, workspace, params.forward);
+    params.sm90_forward = sm90_forward_params(driver, plan, *forward, args, workspace, params.forward);
+  }
+  if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Decode) {
+    const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(driver, tensor); };
+    params.sm90_decode = sm90_decode_params(plan, *forward, args, workspace, params.forward, encode);
   }
   std::array<Launch, kMostSteps> launches{};
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {

@@ -90,6 +90,21 @@ struct Sm90ForwardParams {
   int unused[2];
 };
 
+/// What the sm90 decode kernels are launched with.
+struct Sm90DecodeParams {
+  TensorMap k;  // boxes of 64 columns x box_keys rows
+  TensorMap v;  // likewise
+  ForwardParams forward;
+  // [B, Hk, m_blocks] counts of thread blocks that have stored their part (common/launch_count.cuh).
+  // null: not split
+  unsigned long long* arrivals;
+  unsigned launch_id;   // differs from launch to launch; not 0
+  int box_keys, boxes;  // of a tile of keys: box_keys * boxes
+  // Of blocks that stay. Items: tiles of rows, times splits
+  int num_items, slots_in_flight;
+  int unused[9];
+};
+
 /// Element type of a tensor whose kernel takes several.
 enum class FloatType : int { F32 = 0, F16 = 1, Bf16 = 2 };
 
@@ -128,6 +143,7 @@ enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity =
 static_assert(sizeof(TensorParams) == 32, "host and device must agree");
 static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
 static_assert(sizeof(Sm90ForwardParams) == 960, "host and device must agree");
+static_assert(sizeof(Sm90DecodeParams) == 832, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");
 static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 

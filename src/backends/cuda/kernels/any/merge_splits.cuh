@@ -9,6 +9,7 @@
 
 #include "common/math.cuh"
 #include "common/sequence.cuh"
+#include "common/split_rows.cuh"
 #include "params.h"
 
 namespace onepass::cuda {
@@ -33,11 +34,7 @@ struct MergeSplits {
     const Sequence seq = sequence_at(p, batch_idx);
     if (i >= seq.seqlen_q) return;
 
-    const bool packed = p.cu_seqlens_q.data != nullptr;
-    const Index64 rows_per_head = packed ? p.total_q : p.seqlen_q;
-    const Index64 head_index = (packed ? 0 : static_cast<Index64>(batch_idx) * p.num_heads_q) + head;
-    const Index64 num_rows = rows_per_head * p.num_heads_q * (packed ? 1 : p.batch);
-    const Index64 index = head_index * rows_per_head + seq.q_row0 + i;
+    const auto [index, num_rows] = split_row(p, seq, batch_idx, head, i);
 
     float larger = p.sinks != nullptr ? p.sinks[head * p.sinks_stride] : -infinity();
     const float sink = larger;

@@ -1,6 +1,7 @@
 // Where one sequence's rows are, read from device memory and kept inside the tensors whatever it holds.
 #pragma once
 
+#include "common/tile_range.h"
 #include "params.h"
 #include "ptx/types.cuh"
 
@@ -44,6 +45,16 @@ ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx, bool 
 /// For all threads of a warp: its first lane reports.
 ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx) {
   return sequence_at(p, batch_idx, threadIdx.x % 32 == 0);
+}
+
+constexpr int kMostCountedRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
+
+/// The mask of a sequence in 32 bits, where no length passes kMostCountedRows.
+ONEPASS_DEVICE BasicKeyBand<int> narrow_key_band(const ForwardParams& p, const Sequence& seq) {
+  const KeyBand band =
+      key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right, seq.seqlen_q, seq.seqlen_k);
+  return {static_cast<int>(max_index(band.lower, -kMostCountedRows)),
+          static_cast<int>(min_index(max_index(band.upper, -kMostCountedRows), kMostCountedRows))};
 }
 
 }  // namespace onepass::cuda

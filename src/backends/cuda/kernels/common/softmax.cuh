@@ -1,5 +1,4 @@
-// Running softmax statistics of the rows that a thread owns (mma accumulator layout: two rows per m16 tile, each
-// shared by the four lanes of a quad).
+// Running softmax statistics of the rows that a thread owns: two of each tile of accumulators.
 //
 // The exponent is x = scale_log2 * (s - m). Where |scale_log2 * m| is ordinary this is one fused multiply-add
 // with the rounded product; its rounding error is the same for every key of the row and cancels. Past kWide it
@@ -24,7 +23,42 @@ ONEPASS_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-template <int kRowTiles>
+/// A row without keys yet has no maximum; 0 makes all its terms 0.
+ONEPASS_DEVICE float finite_reference(float max) { return max == -infinity() ? 0.0f : max; }
+
+/// What sum and O are multiplied by when the maximum of their row rises to `larger`.
+ONEPASS_DEVICE float correction_to(float larger, float max, float scale_log2) {
+  return exp2_approx((max - finite_reference(larger)) * scale_log2);
+}
+
+/// Where rows of S and O lie in the accumulators of an mma (fragment_maps.h). Along M: two rows of an m16 tile are
+/// a thread's, each shared by the four lanes of a quad.
+struct RowsAlongM {
+  /// Of the two that a thread has of row r, 0 or 1.
+  ONEPASS_DEVICE static constexpr int element(int r, int i) { return 2 * r + i; }
+  ONEPASS_DEVICE static constexpr int row(int element) { return element / 2; }
+  ONEPASS_DEVICE static float max(float x) { return quad_max(x); }
+};
+
+/// Along N, where S and O are transposed: two rows of an n8 tile, each shared by the eight lanes of a lane % 4.
+struct RowsAlongN {
+  ONEPASS_DEVICE static constexpr int element(int r, int i) { return r + 2 * i; }
+  ONEPASS_DEVICE static constexpr int row(int element) { return element % 2; }
+  ONEPASS_DEVICE static float max(float x) {
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
+    }
+    return x;
+  }
+  ONEPASS_DEVICE static float sum(float x) {
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+  }
+};
+
+template <int kRowTiles, class Rows = RowsAlongM>
 struct RunningSoftmax {
   float max[kRowTiles][2];  // of the scores as the products gave them, over the whole row; starts at -inf
   float sum[kRowTiles][2];  // this thread's share of the sum of exponentials
@@ -50,10 +84,12 @@ struct RunningSoftmax {
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float larger = fmaxf(s[t][0][2 * r], s[t][0][2 * r + 1]);
+        float larger = fmaxf(s[t][0][Rows::element(r, 0)], s[t][0][Rows::element(r, 1)]);
 #pragma unroll
-        for (int n = 1; n < kScoreTiles; ++n) larger = fmaxf(larger, fmaxf(s[t][n][2 * r], s[t][n][2 * r + 1]));
-        block_max[t][r] = quad_max(larger);
+        for (int n = 1; n < kScoreTiles; ++n) {
+          larger = fmaxf(larger, fmaxf(s[t][n][Rows::element(r, 0)], s[t][n][Rows::element(r, 1)]));
+        }
+        block_max[t][r] = Rows::max(larger);
       }
     }
     join(block_max);
@@ -63,13 +99,13 @@ struct RunningSoftmax {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float larger = fmaxf(max[t][r], block_max[t][r]);
-        const float correction = exp2_approx((max[t][r] - finite_reference(larger)) * scale_log2);
+        const float correction = correction_to(larger, max[t][r], scale_log2);
         max[t][r] = larger;
         sum[t][r] *= correction;
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) {
-          o[t][n][2 * r] *= correction;
-          o[t][n][2 * r + 1] *= correction;
+          o[t][n][Rows::element(r, 0)] *= correction;
+          o[t][n][Rows::element(r, 1)] *= correction;
         }
         wide |= !(fabsf(finite_reference(larger) * scale_log2) < kWide);
       }
@@ -85,7 +121,7 @@ struct RunningSoftmax {
         for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            float& x = s[t][n][2 * r + e];
+            float& x = s[t][n][Rows::element(r, e)];
             x = exp2_approx(fmaf(x, scale_log2, -subtrahend));
             sum[t][r] += x;
           }
@@ -95,9 +131,6 @@ struct RunningSoftmax {
   }
 
  private:
-  /// A row without keys yet has no maximum; 0 makes all its terms 0.
-  ONEPASS_DEVICE static float finite_reference(float max) { return max == -infinity() ? 0.0f : max; }
-
   template <int kScoreTiles>
   ONEPASS_DEVICE void subtract_maximum(float (&s)[kRowTiles][kScoreTiles][4]) const {
 #pragma unroll
@@ -105,7 +138,7 @@ struct RunningSoftmax {
 #pragma unroll
       for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[t][n][e] -= finite_reference(max[t][e / 2]);
+        for (int e = 0; e < 4; ++e) s[t][n][e] -= finite_reference(max[t][Rows::row(e)]);
       }
     }
   }

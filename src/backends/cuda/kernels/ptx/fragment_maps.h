@@ -56,4 +56,10 @@ ONEPASS_HOST_DEVICE constexpr TilePlace ldmatrix_b_trans_place(int lane) {
   return {lane % 16, 8 * (lane / 16)};
 }
 
+/// The same for ldmatrix_x4_trans and operand A stored transposed, as 16 rows of k and 16 columns of m (V in
+/// V^T P^T).
+ONEPASS_HOST_DEVICE constexpr TilePlace ldmatrix_a_trans_place(int lane) {
+  return {lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2)};
+}
+
 }  // namespace onepass::cuda

@@ -1,5 +1,6 @@
-// Registers to global memory. PTX ISA 9.7.9.11 (st). A plain assignment of four words that were in registers
-// for a while becomes four stores.
+// Registers to global memory and back, and what orders that among thread blocks. PTX ISA 9.7.9.8 (ld),
+// 9.7.9.11 (st), 9.7.13.5 (atom). A plain assignment of four words that were in registers for a while becomes four
+// stores.
 #pragma once
 
 #include "ptx/types.cuh"
@@ -26,9 +27,37 @@ ONEPASS_DEVICE void store_global(void* address, const uint4& words) {
                "r"(words.z), "r"(words.w)
                : "memory");
 }
+ONEPASS_DEVICE void store_global(void* address, const uint2& words) {
+  asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(address), "r"(words.x), "r"(words.y) : "memory");
+}
 ONEPASS_DEVICE void store_global(void* address, Uint32 pair) { *static_cast<Uint32*>(address) = pair; }
 ONEPASS_DEVICE void store_global(void* address, unsigned short element) {
   *static_cast<unsigned short*>(address) = element;
+}
+
+/// Past L1, which keeps no pace with what other thread blocks write.
+ONEPASS_DEVICE float load_l2(const float* address) {
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(address) : "memory");
+  return x;
+}
+ONEPASS_DEVICE float4 load_l2(const float4* address) {
+  float4 x;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(address)
+               : "memory");
+  return x;
+}
+
+/// The value before. What this thread has done or seen before, threads of the GPU that add later may rely on.
+ONEPASS_DEVICE Uint32 atomic_add_acq_rel(Uint32* address, Uint32 value) {
+  Uint32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(address), "r"(value)
+               : "memory");
+  return before;
 }
 
 }  // namespace onepass::cuda

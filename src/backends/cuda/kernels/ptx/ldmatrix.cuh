@@ -24,9 +24,14 @@ ONEPASS_DEVICE void ldmatrix_x4_trans(Uint32 (&r)[4], Uint32 address) {
                : "r"(address));
 }
 
-/// Two 16-bit elements to shared memory, or one.
+/// Two 16-bit elements to shared memory, eight, or one.
 ONEPASS_DEVICE void store_shared(Uint32 address, Uint32 pair) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
+}
+ONEPASS_DEVICE void store_shared(Uint32 address, const uint4& words) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
 }
 ONEPASS_DEVICE void store_shared(Uint32 address, unsigned short element) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(element) : "memory");

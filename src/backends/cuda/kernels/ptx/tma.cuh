@@ -11,6 +11,12 @@ namespace onepass::cuda {
 /// What L2 is told of a copy's lines.
 constexpr Uint64 kEvictFirst = 0x12F0000000000000ull;
 constexpr Uint64 kEvictLast = 0x14F0000000000000ull;
+constexpr Uint64 kEvictNormal = 0x1000000000000000ull;
+
+/// `map` lies in the kernel's parameters; its first copy need not wait for it then.
+ONEPASS_DEVICE void prefetch_tensor_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 
 /// The box at (dim, row, head, batch) to shared memory; elements outside the tensor become zeros. The barrier
 /// counts the bytes. `map` lies in the kernel's parameters. One thread.

@@ -23,6 +23,7 @@
 #include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/softmax.cuh"
+#include "common/split_rows.cuh"
 #include "common/tile_copy.cuh"
 #include "common/tile_range.h"
 #include "params.h"
@@ -538,13 +539,10 @@ struct ForwardSm80 {
     }
   }
 
-  /// Normalised f32 partial result; its row index counts (batch, head, row) or, packed, (head, packed row).
+  /// Normalised f32 partial result.
   ONEPASS_DEVICE void store_split_row(int row, RowResult result, int t, int r) const {
-    const bool packed = p.cu_seqlens_q.data != nullptr;
-    const Index64 rows_per_head = packed ? p.total_q : p.seqlen_q;
-    const Index64 head_index = (packed ? 0 : static_cast<Index64>(batch_idx) * p.num_heads_q) + head_of(row);
-    const Index64 num_rows = rows_per_head * p.num_heads_q * (packed ? 1 : p.batch);
-    const Index64 index = split_idx * num_rows + head_index * rows_per_head + seq.q_row0 + query_of(row);
+    const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+    const Index64 index = split_idx * place.num_rows + place.index;
     if ((lane & 3) == 0 && warp_column == 0) p.split_lse[index] = result.lse;
     float* out = p.split_o + index * Spec::kHeadDimV;
     for (int n = 0; n < kOutTiles; ++n) {

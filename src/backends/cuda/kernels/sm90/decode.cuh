@@ -1,0 +1,657 @@
+// sm90/decode.cuh - attention of few query rows with many keys on Hopper
+//
+// Problem    O = softmax(scale * Q K^T + terms, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or
+//            paged keys; head_dim a multiple of 16 up to 256; every mask; softcap, ALiBi, sinks. What costs
+//            is the one read of K and V
+// Tile       kTileM packed query rows (row r is query r / group, head r % group of the key head) x kTileN
+//            keys. A thread block has one tile of rows and walks every num_splits-th block of their keys;
+//            with kStays it takes such items one after the other
+// Product    transposed, so that few rows waste little: S^T = K Q^T has keys along M of the mma and query
+//            rows along N, in eights; O^T = V^T P^T. P^T goes from accumulators to operand B by movmatrix
+// Roles      warp kConsumers copies K and V (tensor memory accelerator), its lanes a box each. Each other
+//            warp has its own keys of every block, all rows, and maxima, sums and O, which are joined at the
+//            end
+// Pipeline   a ring of kStages slots: K of a block, V of it, K of the next ... Each has a full and an empty
+//            barrier. kStages is what is in flight; with kStays, slots_in_flight of them are, the others hold
+//            what has landed, and the next item's keys come while this one's rows are joined
+// Pages      a box is min(page, slot) keys, or less so that it divides both: its page is looked up a block
+//            ahead, the first one before the length is known. A box that nobody wants is asked for outside
+//            the tensor, and comes as zeros
+// Splits     interleaved, so that parts are alike whatever the length. Each stores its normalised rows in the
+//            workspace; the block of a tile that arrives last merges all of them, in order of the splits: the
+//            same bits, whichever is last. With kCluster the eight blocks of a tile are a cluster, and each
+//            merges its share of the columns from the shared memory of all
+// Ordering   (merge) a block's stores of its part, barrier of its consumers, count up [thread 0] -> the last
+//            count up, barrier, loads past L1 [all consumers]. A count releases, and the last one acquires,
+//            also what other threads did before the barrier: causality order is cumulative
+// Shared     decode_layout.h; every tile in blocks of 64 columns with the 128-byte swizzle
+// Registers  per consumer thread and eight rows: O head_dim_v / 4, Q head_dim / 8, S kTileN / 16
+// Numerics   common/softmax.cuh; keys that no row sees are zeros in shared memory (V) and -inf in S
+// Declines   bias, other head_dims, pages of other than eights, many rows (heuristics_decode.cpp)
+// Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Dao, Haziza, Massa, Sizov 2023, "Flash-Decoding for
+//            long-context inference", for the splits
+#pragma once
+
+#include "common/launch_count.cuh"
+#include "common/score.cuh"
+#include "common/sequence.cuh"
+#include "common/softmax.cuh"
+#include "common/split_rows.cuh"
+#include "common/tile_range.h"
+#include "params.h"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/fragment_maps.h"
+#include "ptx/global.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/movmatrix.cuh"
+#include "ptx/tma.cuh"
+#include "sm90/decode_layout.h"
+#include "sm90/ring.cuh"
+#include "sm90/warp_scores.cuh"
+
+namespace onepass::cuda {
+
+template <class Spec>
+struct DecodeSm90 {
+  using Element = typename Spec::Element;
+  static constexpr int kConsumers = Spec::kWarps - 1;  // warps
+  static constexpr int kThreads = 32 * Spec::kWarps;
+  static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kStages = Spec::kStages;
+  static constexpr int kRowTiles = kTileM / 8;                        // n8 tiles
+  static constexpr int kWarpKeys = kTileN / kConsumers;               // of a block
+  static constexpr int kKeyTiles = kWarpKeys / 16;                    // m16 tiles of S^T
+  static constexpr int kDimSteps = Spec::kHeadDim / 16;               // k16 steps of K Q^T
+  static constexpr int kOutTiles = Spec::kHeadDimV / 16;              // m16 tiles of O^T
+  static constexpr int kChains = kRowTiles * kKeyTiles == 1 ? 2 : 1;  // of products that wait for each other
+  static constexpr int kColumnBlockBytes = kTileN * 128;              // of a tile, 64 columns
+  static constexpr int kSlotBytes = decode_slot_bytes(kTileN, Spec::kHeadDim, Spec::kHeadDimV);
+  static constexpr int kJointBytes =
+      static_cast<int>(decode_joint_bytes(kConsumers, kTileM, Spec::kHeadDimV));
+  static constexpr int kSharedBytes = static_cast<int>(
+      decode_shared_bytes(kTileN, Spec::kHeadDim, Spec::kHeadDimV, kStages, Spec::kStays ? kJointBytes : 0));
+  static constexpr int kPitch = decode_joint_pitch(Spec::kHeadDimV);  // floats
+  static constexpr int kPieces = Spec::kHeadDimV / 4;                 // of a row, four columns each
+
+  static_assert(kTileM % 8 == 0, "rows are whole n8 tiles");
+  static_assert(kTileN % (16 * kConsumers) == 0, "a warp has whole m16 tiles of keys");
+  static_assert(Spec::kHeadDim % 16 == 0 && Spec::kHeadDimV % 16 == 0, "products take 16 columns a step");
+  static_assert(kTileN / kFewestBoxKeys * column_blocks(Spec::kHeadDim) <= 32 &&
+                    kTileN / kFewestBoxKeys * column_blocks(Spec::kHeadDimV) <= 32,
+                "a lane issues one copy of a tile");
+  static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
+  static_assert(kStages >= 2, "a block's K and V");
+  static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
+  static_assert(!Spec::kCluster || kJointBytes + 4 * kTileM * (Spec::kHeadDimV + 1) <= kStages * kSlotBytes,
+                "and for the block's part");
+
+  /// Behind the ring.
+  struct Control {
+    Uint64 full[kStages], empty[kStages];
+    int is_last;  // the block is the last of its tile to arrive
+  };
+  static_assert(sizeof(Control) == decode_control_bytes(kStages), "decode_layout.h counts it");
+
+  const Sm90DecodeParams& all;
+  const ForwardParams& p;
+  Uint32 ring;
+  Control& control;
+  // Where warps join their rows, in the ring when it has been read or behind it: O [warp][row][kPitch], then
+  // maxima and sums [warp][row].
+  float *joint_out, *joint_max, *joint_sum;
+  float *part_out, *part_lse;  // behind them: what the cluster merges, [row][head_dim_v] and [row]
+  int lane, warp;
+
+  // This block's work.
+  int batch_idx, head_k, split_idx, m_block;
+  int row0, num_rows;  // packed rows
+  Sequence seq;
+  BasicKeyBand<int> band;
+  int key_begin, key_end;        // keys that some row sees
+  int n_begin, n_end, n_step;    // blocks of keys that this one walks
+  int n_full_begin, n_full_end;  // blocks that every row sees whole
+
+  RingPosition<kStages> at;
+
+  // Of the producer: the page of its lane's box in block split_idx, asked for before the length is known.
+  int first_page;
+
+  // Of the producer that stays.
+  RingPosition<kStages> landed;  // of the load that is to land before the next one
+  int num_loads = 0;
+
+  // Of a consumer.
+  Uint32 queries[kRowTiles][kDimSteps][2];
+  float s[kRowTiles][kKeyTiles][4];
+  float o[kRowTiles][kOutTiles][4];
+  RunningSoftmax<kRowTiles, RowsAlongN> softmax;
+
+  ONEPASS_DEVICE DecodeSm90(const Sm90DecodeParams& params, char* shared)
+      : all(params),
+        p(params.forward),
+        ring(shared_address(shared)),
+        control(*reinterpret_cast<Control*>(shared + kSharedBytes - sizeof(Control))),
+        joint_out(reinterpret_cast<float*>(shared + (Spec::kStays ? kStages * kSlotBytes : 0))),
+        joint_max(joint_out + kConsumers * kTileM * kPitch),
+        joint_sum(joint_max + kConsumers * kTileM),
+        part_out(joint_sum + kConsumers * kTileM),
+        part_lse(part_out + kTileM * Spec::kHeadDimV),
+        lane(static_cast<int>(threadIdx.x) & 31),
+        warp(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0)) {}
+
+  ONEPASS_DEVICE void init_barriers() {
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(&control.full[i], 1);
+      mbarrier_init(&control.empty[i], kConsumers);
+    }
+    fence_mbarrier_init();
+  }
+
+  // ---- work
+
+  /// Reads an item's number as (batch, split, key head, m_block), the last fastest: who shares keys is near.
+  /// In a cluster splits are fastest.
+  /// Whether it has rows; what its keys are then.
+  ONEPASS_DEVICE bool take_work(int item) {
+    if constexpr (Spec::kCluster) {
+      split_idx = item % kClusterBlocks;
+      item /= kClusterBlocks;
+    }
+    const int head = p.m_blocks.quotient(item);
+    m_block = p.m_blocks.remainder(item, head);
+    const int part = p.tile_heads.quotient(head);
+    head_k = p.tile_heads.remainder(head, part);
+    batch_idx = part;
+    if constexpr (!Spec::kSplit) split_idx = 0;
+    if constexpr (Spec::kSplit && !Spec::kCluster) {
+      batch_idx = p.num_splits.quotient(part);
+      split_idx = p.num_splits.remainder(part, batch_idx);
+    }
+    if constexpr (Spec::kPaged) {
+      if (warp == kConsumers) first_page = look_up(split_idx * kTileN + lane * all.box_keys);
+    }
+    seq = sequence_at(p, batch_idx);
+    row0 = m_block * kTileM;
+    num_rows = min(kTileM, seq.seqlen_q * p.group.divisor - row0);
+    if (num_rows > 0) find_keys();
+    return num_rows > 0;
+  }
+
+  /// f() for the block's items that have rows.
+  template <class F>
+  ONEPASS_DEVICE void for_each_item(F f) {
+    if constexpr (Spec::kStays) {
+      for (int item = static_cast<int>(blockIdx.x); item < all.num_items;
+           item += static_cast<int>(gridDim.x)) {
+        if (take_work(item)) f();
+      }
+    } else {
+      if (take_work(static_cast<int>(blockIdx.x))) f();
+    }
+  }
+
+  ONEPASS_DEVICE void find_keys() {
+    band = narrow_key_band(p, seq);
+    const int query_begin = query_of(0), query_end = query_of(num_rows - 1) + 1;
+    const BasicKeyRange<int> keys = visible_keys(band, seq.seqlen_k, query_begin, query_end);
+    const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, query_begin, query_end, kTileN);
+    key_begin = keys.begin;
+    key_end = keys.end;
+    n_begin = range.n_block_min + split_idx;
+    n_end = range.n_block_max;
+    n_step = num_splits();
+    n_full_begin = range.n_block_full_min;
+    n_full_end = range.n_block_full_max;
+  }
+
+  ONEPASS_DEVICE int num_splits() const {
+    return Spec::kCluster ? kClusterBlocks : Spec::kSplit ? p.num_splits.divisor : 1;
+  }
+
+  /// Query and head of a row, which counts from the tile's first.
+  ONEPASS_DEVICE int query_of(int row) const { return p.group.quotient(row0 + row); }
+  ONEPASS_DEVICE int head_of(int row) const {
+    return head_k * p.group.divisor + p.group.remainder(row0 + row, query_of(row));
+  }
+  ONEPASS_DEVICE Index64 row_offset(const TensorParams& t, int row) const {
+    return batch_idx * t.batch_stride + (seq.q_row0 + query_of(row)) * t.row_stride +
+           head_of(row) * t.head_stride;
+  }
+
+  // ---- producer
+
+  /// Where a copy of a box begins: its row in the sequence, packed buffer or page, and the sequence or page.
+  struct BoxPlace {
+    int row, outer;
+  };
+
+  /// Of the box that this lane knows of, in block n of the keys.
+  ONEPASS_DEVICE BoxPlace find_box(int n) const {
+    const int key = n * kTileN + lane * all.box_keys;
+    if constexpr (!Spec::kPaged) return {seq.k_row0 + key, p.cu_seqlens_k.data != nullptr ? 0 : batch_idx};
+    const BoxPlace outside = {p.page_size.divisor, 0};
+    const bool wanted = lane < all.boxes && n < n_end && key < key_end && key + all.box_keys > key_begin;
+    if (!wanted) return outside;
+    const int page = n == split_idx ? first_page : look_up(key);
+    if (page < 0 || page >= p.num_pages) {
+      *p.error_flag = static_cast<int>(KernelError::PageOutOfPool);
+      return outside;
+    }
+    return {p.page_size.remainder(key, p.page_size.quotient(key)), page};
+  }
+
+  /// The page of a key, as the table has it; past the table there is none.
+  ONEPASS_DEVICE int look_up(int key) const {
+    const int column = p.page_size.quotient(key);
+    if (column >= p.max_pages) return -1;
+    return p.block_table[batch_idx * p.table_batch_stride + column * p.table_page_stride];
+  }
+
+  /// A tile of K or V into the next slot, boxes of 64 columns by a lane each.
+  template <int kDim>
+  ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
+    constexpr int kColumnBlocks = column_blocks(kDim);
+    const int box = lane / kColumnBlocks, block = lane % kColumnBlocks;
+    const BoxPlace place = {__shfl_sync(0xffffffffu, known.row, box),
+                            __shfl_sync(0xffffffffu, known.outer, box)};
+    Uint64* const full = &control.full[at.index];
+    mbarrier_wait(&control.empty[at.index], at.parity ^ 1);
+    if constexpr (Spec::kStays) {
+      if (++num_loads > all.slots_in_flight) {
+        mbarrier_wait(&control.full[landed.index], landed.parity);
+        landed.advance();
+      }
+    }
+    if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kDim));
+    __syncwarp();
+    if (lane < all.boxes * kColumnBlocks) {
+      const Uint32 target =
+          ring + at.index * kSlotBytes + block * kColumnBlockBytes + box * all.box_keys * 128;
+      tma_load(map, full, target, block * kBlockColumns, place.row, head_k, place.outer, l2_hint);
+    }
+    at.advance();
+  }
+
+  /// The keys and values of an item.
+  ONEPASS_DEVICE void produce() {
+    const Uint64 l2_hint = p.m_blocks.divisor == 1 ? kEvictFirst : kEvictNormal;  // who else reads these keys
+    BoxPlace place = find_box(n_begin);
+    for (int n = n_begin; n < n_end; n += n_step) {
+      const BoxPlace next = find_box(n + n_step);
+      load<Spec::kHeadDim>(all.k, place, l2_hint);
+      load<Spec::kHeadDimV>(all.v, place, l2_hint);
+      place = next;
+    }
+  }
+
+  // ---- consumers
+
+  /// Q^T as operand B, from global memory; rows past the end are zeros.
+  ONEPASS_DEVICE void load_queries() {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      const int row = 8 * t + operand_b_place(lane, 0).column;
+      const bool inside = row < num_rows;
+      const unsigned short* base =
+          static_cast<const unsigned short*>(p.q.data) + row_offset(p.q, inside ? row : 0);
+#pragma unroll
+      for (int step = 0; step < kDimSteps; ++step) {
+#pragma unroll
+        for (int reg = 0; reg < 2; ++reg) {
+          const int column = 16 * step + operand_b_place(lane, reg).row;
+          queries[t][step][reg] = inside ? *reinterpret_cast<const Uint32*>(base + column) : 0u;
+        }
+      }
+    }
+  }
+
+  /// Waits for the slot that is next to be read; its address, at this warp's first key.
+  ONEPASS_DEVICE Uint32 wait_slot() const {
+    mbarrier_wait(&control.full[at.index], at.parity);
+    return ring + at.index * kSlotBytes + warp * kWarpKeys * 128;
+  }
+  ONEPASS_DEVICE void leave_slot() {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(&control.empty[at.index]);
+    at.advance();
+  }
+
+  /// S^T = K Q^T                                                   (kWarpKeys, kTileM) in registers
+  ONEPASS_DEVICE void score_product(Uint32 keys) {
+    float sum[kChains][kRowTiles][kKeyTiles][4] = {};
+    const TilePlace place = ldmatrix_a_place(lane);
+#pragma unroll
+    for (int step = 0; step < kDimSteps; ++step) {
+#pragma unroll
+      for (int k = 0; k < kKeyTiles; ++k) {
+        Uint32 a[4];
+        ldmatrix_x4(a, swizzled<kColumnBlockBytes>(keys, 16 * k + place.row, 2 * step + place.column / 8));
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          mma_m16n8k16<Element>(sum[step % kChains][t][k], a, queries[t][step][0], queries[t][step][1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int k = 0; k < kKeyTiles; ++k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[t][k][e] = sum[0][t][k][e];
+          if constexpr (kChains == 2) s[t][k][e] += sum[1][t][k][e];
+        }
+      }
+    }
+  }
+
+  /// Score terms, and -inf where a row does not see the key: a selection, so that NaN outside the mask
+  /// vanishes.
+  ONEPASS_DEVICE void change_scores(int first_key, bool masked) {
+    if (!Spec::kScoreTerms && !masked) return;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = min(8 * t + accumulator_place(lane, r).column, num_rows - 1), query = query_of(row);
+        const BasicKeyRange<int> keys = visible_keys(band, seq.seqlen_k, query, query + 1);
+        const auto score = [&](int i) -> float& { return s[t][i / 2][RowsAlongN::element(r, i % 2)]; };
+        const auto key = [&](int i) {
+          return first_key + 16 * (i / 2) + accumulator_place(lane, RowsAlongN::element(r, i % 2)).row;
+        };
+        if constexpr (Spec::kScoreTerms) {
+          const ScoreRow described =
+              describe_row<true>(p, KeyRange{keys.begin, keys.end}, seq, batch_idx, head_of(row), query);
+          apply_score_terms<Element, 2 * kKeyTiles>(p, described, score, key);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * kKeyTiles; ++i) {
+          if (masked && (key(i) < keys.begin || key(i) >= keys.end)) score(i) = -infinity();
+        }
+      }
+    }
+  }
+
+  /// Rows of V that no row sees become zeros: whatever they hold, 0 * x stays 0. The warp's own keys.
+  ONEPASS_DEVICE void clear_values(Uint32 values, int first_key) const {
+    const int begin = key_begin - first_key, end = key_end - first_key;
+    if (begin <= 0 && end >= kWarpKeys) return;
+    constexpr int kChunks = column_blocks(Spec::kHeadDimV) * 8;  // of a row, 16 bytes each
+    for (int i = lane; i < kWarpKeys * kChunks; i += 32) {
+      const int row = i / kChunks;
+      if (row >= begin && row < end) continue;
+      store_shared(swizzled<kColumnBlockBytes>(values, row, i % kChunks), uint4{0, 0, 0, 0});
+    }
+    fence_proxy_async();  // before a copy comes here again
+    __syncwarp();
+  }
+
+  /// O^T += V^T P^T                                                (head_dim_v, kTileM) in registers
+  ONEPASS_DEVICE void value_product(Uint32 values) {
+    const TilePlace place = ldmatrix_a_trans_place(lane);
+#pragma unroll
+    for (int k = 0; k < kKeyTiles; ++k) {
+      Uint32 b[kRowTiles][2];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          b[t][half] =
+              movmatrix_trans(ElementTraits<Element>::pack(s[t][k][2 * half], s[t][k][2 * half + 1]));
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < kOutTiles; ++tile) {
+        Uint32 a[4];
+        ldmatrix_x4_trans(
+            a, swizzled<kColumnBlockBytes>(values, 16 * k + place.row, 2 * tile + place.column / 8));
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) mma_m16n8k16<Element>(o[t][tile], a, b[t][0], b[t][1]);
+      }
+    }
+  }
+
+  ONEPASS_DEVICE void walk_keys() {
+    softmax.reset();
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[t][tile][e] = 0.0f;
+      }
+    }
+    for (int n = n_begin; n < n_end; n += n_step) {
+      const int first_key = n * kTileN + warp * kWarpKeys;
+      const bool seen = first_key < key_end && first_key + kWarpKeys > key_begin;
+      const Uint32 keys = wait_slot();
+      if (seen) score_product(keys);
+      leave_slot();
+      if (seen) {
+        change_scores(first_key, n < n_full_begin || n >= n_full_end);
+        softmax.update(s, o, p.softmax_scale_log2, [](float(&)[kRowTiles][2]) {});  // the warp's own
+      }
+      const Uint32 values = wait_slot();
+      if (seen) {
+        clear_values(values, first_key);
+        value_product(values);
+      }
+      leave_slot();
+    }
+  }
+
+  // ---- results
+
+  /// This warp's rows to shared memory.
+  ONEPASS_DEVICE void share_rows() const {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 8 * t + accumulator_place(lane, r).column, index = warp * kTileM + row;
+        const float sum = RowsAlongN::sum(softmax.sum[t][r]);
+        if (lane < 4) {
+          joint_max[index] = softmax.max[t][r];
+          joint_sum[index] = sum;
+        }
+#pragma unroll
+        for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int element = RowsAlongN::element(r, i);
+            joint_out[index * kPitch + 16 * tile + accumulator_place(lane, element).row] =
+                o[t][tile][element];
+          }
+        }
+      }
+    }
+  }
+
+  /// Four columns of a row over the keys of all warps, normalised, and the row's lse.
+  struct Piece {
+    float4 out;
+    float lse;
+  };
+
+  ONEPASS_DEVICE static void add(float4& sum, float factor, const float4& x) {
+    sum.x += factor * x.x;
+    sum.y += factor * x.y;
+    sum.z += factor * x.z;
+    sum.w += factor * x.w;
+  }
+  ONEPASS_DEVICE static void multiply(float4& x, float factor) {
+    x.x *= factor;
+    x.y *= factor;
+    x.z *= factor;
+    x.w *= factor;
+  }
+
+  ONEPASS_DEVICE Piece join_warps(int row, int column, float sink) const {
+    float larger = -infinity(), total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kConsumers; ++w) larger = fmaxf(larger, joint_max[w * kTileM + row]);
+    Piece piece = {};
+#pragma unroll
+    for (int w = 0; w < kConsumers; ++w) {
+      const int index = w * kTileM + row;
+      const float correction = correction_to(larger, joint_max[index], p.softmax_scale_log2);
+      total += correction * joint_sum[index];
+      add(piece.out, correction, *reinterpret_cast<const float4*>(joint_out + index * kPitch + column));
+    }
+    const RowResult result = finish_row(larger, total, p.softmax_scale_log2, sink);
+    multiply(piece.out, result.factor);
+    piece.lse = result.lse;
+    return piece;
+  }
+
+  /// Over the parts of all splits. load(split, row, column): the same piece of that part.
+  template <class Load>
+  ONEPASS_DEVICE Piece join_splits(int row, int column, float sink, Load load) const {
+    constexpr int kAtOnce = 8;  // loads in flight
+    float larger = sink, total = sink == -infinity() ? 0.0f : 1.0f;
+    Piece piece = {};
+    for (int first = 0; first < num_splits(); first += kAtOnce) {
+      Piece parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        parts[i] = {{}, -infinity()};
+        if (first + i < num_splits()) parts[i] = load(first + i, row, column);
+      }
+      const float before = larger;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) larger = fmaxf(larger, parts[i].lse);
+      const float correction = correction_to(larger, before, kLog2e);
+      total *= correction;
+      multiply(piece.out, correction);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float weight = correction_to(larger, parts[i].lse, kLog2e);
+        total += weight;
+        add(piece.out, weight, parts[i].out);
+      }
+    }
+    const bool empty = total == 0.0f;
+    multiply(piece.out, empty ? 0.0f : 1.0f / total);
+    piece.lse = empty ? -infinity() : larger + log2_approx(total) * kLn2;
+    return piece;
+  }
+
+  ONEPASS_DEVICE float sink_of(int row) const {
+    return p.sinks != nullptr ? p.sinks[head_of(row) * p.sinks_stride] : -infinity();
+  }
+
+  ONEPASS_DEVICE void store_piece(int row, int column, const Piece& piece) const {
+    unsigned short* const out = static_cast<unsigned short*>(p.o.data) + row_offset(p.o, row) + column;
+    store_global(out, uint2{ElementTraits<Element>::pack(piece.out.x, piece.out.y),
+                            ElementTraits<Element>::pack(piece.out.z, piece.out.w)});
+    if (p.lse != nullptr && column == 0) {
+      p.lse[batch_idx * p.lse_batch_stride + head_of(row) * p.lse_head_stride +
+            (seq.q_row0 + query_of(row)) * p.lse_row_stride] = piece.lse;
+    }
+  }
+
+  /// This block's part, where the others find it: in the workspace, or in shared memory for its cluster.
+  ONEPASS_DEVICE void store_part(int row, int column, const Piece& piece) const {
+    if constexpr (Spec::kCluster) {
+      *reinterpret_cast<float4*>(part_out + row * Spec::kHeadDimV + column) = piece.out;
+      if (column == 0) part_lse[row] = piece.lse;
+    } else {
+      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+      const Index64 index = split_idx * place.num_rows + place.index;
+      *reinterpret_cast<float4*>(p.split_o + index * Spec::kHeadDimV + column) = piece.out;
+      if (column == 0) p.split_lse[index] = piece.lse;
+    }
+  }
+  ONEPASS_DEVICE Piece load_part(int split, int row, int column) const {
+    if constexpr (Spec::kCluster) {
+      return {load_cluster(reinterpret_cast<const float4*>(part_out + row * Spec::kHeadDimV + column), split),
+              load_cluster(part_lse + row, split)};
+    } else {
+      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+      const Index64 index = split * place.num_rows + place.index;
+      return {load_l2(reinterpret_cast<const float4*>(p.split_o + index * Spec::kHeadDimV + column)),
+              load_l2(p.split_lse + index)};
+    }
+  }
+
+  /// All consumers: f(row, column) for every piece of the tile's rows or, of kShares shares, of one.
+  template <int kShares = 1, class F>
+  ONEPASS_DEVICE void for_each_piece(F f, int share = 0) const {
+    for (int i = static_cast<int>(threadIdx.x) * kShares + share; i < num_rows * kPieces;
+         i += 32 * kConsumers * kShares) {
+      f(i / kPieces, i % kPieces * 4);
+    }
+  }
+
+  /// The count of the tile's blocks that have stored their parts.
+  ONEPASS_DEVICE unsigned long long* arrivals() const {
+    return all.arrivals + (batch_idx * p.tile_heads.divisor + head_k) * p.m_blocks.divisor + m_block;
+  }
+
+  ONEPASS_DEVICE static void sync_consumers() { named_barrier_sync(1, 32 * kConsumers); }
+
+  /// All consumers, when the block's part is stored: whether those of all splits are.
+  ONEPASS_DEVICE bool arrive_last() const {
+    sync_consumers();
+    if (threadIdx.x == 0) {
+      control.is_last = count_up(arrivals()) + 1 == num_splits();
+      if (control.is_last) free_count(arrivals());
+    }
+    sync_consumers();
+    return control.is_last != 0;
+  }
+
+  /// The rows of an item.
+  ONEPASS_DEVICE void consume() {
+    load_queries();
+    if constexpr (Spec::kSplit && !Spec::kCluster) {
+      if (threadIdx.x == 0) claim_count(arrivals(), all.launch_id);  // while the first keys come
+    }
+    walk_keys();
+    sync_consumers();  // every slot has been read, and the joint rows of the last item
+    share_rows();
+    sync_consumers();
+    const auto store_rows = [&](int row, int column) {
+      store_piece(row, column, join_warps(row, column, sink_of(row)));
+    };
+    const auto store_parts = [&](int row, int column) {
+      store_part(row, column, join_warps(row, column, -infinity()));
+    };
+    const auto merge_parts = [&](int row, int column) {
+      const auto load = [this](int split, int r, int c) { return load_part(split, r, c); };
+      store_piece(row, column, join_splits(row, column, sink_of(row), load));
+    };
+    if constexpr (Spec::kCluster) {
+      for_each_piece(store_parts);
+      cluster_sync();
+      for_each_piece<kClusterBlocks>(merge_parts, split_idx);
+      cluster_sync();  // nobody reads this block's part any more
+    } else if constexpr (Spec::kSplit) {
+      for_each_piece(store_parts);
+      if (arrive_last()) for_each_piece(merge_parts);
+    } else {
+      for_each_piece(store_rows);
+    }
+  }
+
+  ONEPASS_DEVICE void run(char* /*shared*/) {
+    if (threadIdx.x == 0) {
+      if (ring % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
+      init_barriers();
+    }
+    if (threadIdx.x == 32 * kConsumers) {
+      prefetch_tensor_map(all.k);
+      prefetch_tensor_map(all.v);
+    }
+    __syncthreads();
+    if (warp == kConsumers) {
+      for_each_item([this] { produce(); });
+    } else {
+      for_each_item([this] { consume(); });
+    }
+  }
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,40 @@
+// decode_layout.h - sizes of sm90_decode's shared memory, for the host that asks for it and the kernel that
+// divides it. Read by g++ and by NVRTC alike.
+#pragma once
+
+#include "sm90/layout.h"
+
+namespace onepass::cuda {
+
+/// A slot of the ring holds a tile of K or one of V.
+ONEPASS_HOST_DEVICE constexpr int decode_slot_bytes(int tile_n, int head_dim, int head_dim_v) {
+  const int blocks_k = column_blocks(head_dim), blocks_v = column_blocks(head_dim_v);
+  return sm90_tile_bytes(tile_n, kBlockColumns * (blocks_k > blocks_v ? blocks_k : blocks_v));
+}
+
+/// Floats of a row of O where warps join theirs: no bank conflicts.
+ONEPASS_HOST_DEVICE constexpr int decode_joint_pitch(int head_dim_v) { return head_dim_v + 4; }
+
+/// What `warps` warps join: f32 rows of O, and of each its maximum and its sum.
+ONEPASS_HOST_DEVICE constexpr long long decode_joint_bytes(int warps, int tile_m, int head_dim_v) {
+  return 4LL * warps * tile_m * (decode_joint_pitch(head_dim_v) + 2);
+}
+
+/// A full and an empty barrier for each slot, and what one thread tells the others.
+ONEPASS_HOST_DEVICE constexpr int decode_control_bytes(int slots) { return 8 * (2 * slots + 1); }
+
+/// Of a thread block: ring, joint rows, control. One that takes a single tile joins in the ring, and
+/// joint_bytes is 0. 64 bits, because a kernel's name can state any sizes.
+ONEPASS_HOST_DEVICE constexpr long long decode_shared_bytes(int tile_n, int head_dim, int head_dim_v,
+                                                            int slots, long long joint_bytes) {
+  return static_cast<long long>(slots) * decode_slot_bytes(tile_n, head_dim, head_dim_v) + joint_bytes +
+         decode_control_bytes(slots);
+}
+
+/// The most blocks of a cluster that every GPU of compute capability 9.0 runs.
+constexpr int kClusterBlocks = 8;
+
+/// Fewest keys of a copy: the swizzle repeats after as many rows.
+constexpr int kFewestBoxKeys = 8;
+
+}  // namespace onepass::cuda

@@ -1,0 +1,189 @@
+#include "dispatch/heuristics_decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "backends/cuda/kernels/sm90/decode_layout.h"
+#include "dispatch/heuristics_sm90.h"
+#include "dispatch/tensor_map_limits.h"
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
+constexpr std::int64_t kMostTiles = 3;  // of a key head; beyond, a kernel with wider tiles reads less
+constexpr int kConsumerWarps = 4;
+constexpr int kBlocksOfProcessor = 2;
+constexpr int kRingBytes = 96 * 1024;          // two blocks fit
+constexpr int kStayingRingBytes = 192 * 1024;  // one does, with the rows that its warps join
+constexpr double kBytesInFlight = 6.3e6;  // of blocks that stay: more is read slower, less does not suffice
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Rows of a tile, by registers: for eight rows a thread holds head_dim_v / 4 words of O, head_dim / 8 of Q,
+/// and its scores.
+std::int64_t most_tile_rows(const AttentionProblem& p) {
+  const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
+  return wide <= 64 ? 24 : wide <= 128 ? 16 : 8;
+}
+
+/// How the tiles of query rows become thread blocks.
+struct Form {
+  bool stays = false;
+  std::int64_t splits = 1, grid = 0;
+  double cost = 0;  // the time of as many tiles of keys, read at full speed one after the other
+};
+
+constexpr std::int64_t kMostSplits = 64;
+
+/// Blocks of one item. Half as many as processors read at full speed, fewer do not, more share it. Each costs
+/// a tile of keys more than it reads, for its start and the merge of its part.
+Form single_items(const DeviceInfo& device, std::int64_t tiles, std::int64_t key_tiles, std::int64_t splits) {
+  const std::int64_t enough = std::max(1, device.num_processors / 2);
+  const std::int64_t resident = std::int64_t{device.num_processors} * kBlocksOfProcessor;
+  const std::int64_t blocks = tiles * splits, whole_waves = blocks / resident, rest = blocks % resident;
+  const std::int64_t in_turn = whole_waves * resident + (rest > 0 ? std::max(rest, enough) : 0);
+  return {false, splits, blocks,
+          static_cast<double>(in_turn) * static_cast<double>(ceil_div(key_tiles, splits) + 1)};
+}
+
+/// Blocks that stay, one for a processor; those of all heads of a sequence run side by side. They start and
+/// merge under the copies of the next item, and less in flight at once is read faster, by 4 %.
+Form staying(const DeviceInfo& device, std::int64_t tiles, std::int64_t tiles_per_sequence,
+             std::int64_t key_tiles, std::int64_t splits) {
+  constexpr double kGain = 1.04, kCostOfItem = 0.3;
+  std::int64_t grid = device.num_processors;
+  if (tiles_per_sequence < grid) grid = grid / tiles_per_sequence * tiles_per_sequence;
+  const auto rounds = static_cast<double>(ceil_div(tiles * splits, grid));
+  const double item = static_cast<double>(ceil_div(key_tiles, splits)) + kCostOfItem;
+  return {true, splits, std::min(grid, tiles * splits), static_cast<double>(grid) * rounds * item / kGain};
+}
+
+/// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
+/// ones that with the fewest splits. requested_splits: 0 for any number.
+Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles, int tile_n,
+                 int requested_splits) {
+  constexpr double kLongRead =
+      56e-6;  // seconds of reading at the published speed; below, blocks that stay lose
+  const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_n);
+  const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
+  const auto bytes = static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * 2);
+  const bool may_stay = device.memory_bytes_per_second > 0 &&
+                        bytes > kLongRead * device.memory_bytes_per_second &&
+                        8 * tiles > device.num_processors;
+  const std::int64_t tiles_per_sequence = tiles / std::max<std::int64_t>(1, p.batch);
+  std::vector<Form> forms;
+  const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
+  const std::int64_t last =
+      requested_splits > 0 ? first : std::clamp<std::int64_t>(key_tiles, 1, kMostSplits);
+  for (std::int64_t splits = first; splits <= last; ++splits) {
+    forms.push_back(single_items(device, tiles, key_tiles, splits));
+    if (may_stay) forms.push_back(staying(device, tiles, tiles_per_sequence, key_tiles, splits));
+  }
+  const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
+  const double best = std::min_element(forms.begin(), forms.end(), cheaper)->cost;
+  return *std::find_if(forms.begin(), forms.end(), [best](const Form& f) { return f.cost <= 1.03 * best; });
+}
+
+}  // namespace
+
+std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const DeviceInfo& device) {
+  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
+  if (device.compute_capability != 90) {
+    return fmt::format("is for compute capability 9.0, and {} has {}.{}", device.name,
+                       device.compute_capability / 10, device.compute_capability % 10);
+  }
+  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
+  if (p.kv_dtype != p.q_dtype) {
+    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  }
+  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (p.has_bias) return "takes no bias";
+  if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 16 != 0 || p.head_dim_v % 16 != 0) {
+    return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 16, and they are {} and {}",
+                       p.head_dim, p.head_dim_v);
+  }
+  const std::int64_t rows = p.seqlen_q * p.group(), most_rows = kMostTiles * most_tile_rows(p);
+  if (rows > most_rows) {
+    return fmt::format("is for up to {} query rows of a key head, and there are {} ({} heads of {})",
+                       most_rows, rows, p.group(), p.seqlen_q);
+  }
+  if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
+  if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";  // of a tensor map
+  const bool paged = p.k_layout == SequenceLayout::Paged;
+  if (paged && p.page_size % cuda::kFewestBoxKeys != 0) {
+    return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
+                       p.page_size);
+  }
+  const bool packed_q = p.q_layout == SequenceLayout::Packed, packed_k = p.k_layout == SequenceLayout::Packed;
+  const std::int64_t q_batch = packed_q ? 1 : p.batch, q_rows = packed_q ? p.total_q : p.seqlen_q;
+  const auto [k_batch, k_rows] = key_rows(p);
+  for (const auto& [name, batch, num_rows, heads, strides] :
+       {std::tuple{"q", q_batch, q_rows, p.num_heads_q, p.q},
+        {"k", k_batch, k_rows, p.num_heads_k, p.k},
+        {"v", k_batch, k_rows, p.num_heads_k, p.v},
+        {"out", q_batch, q_rows, p.num_heads_q, p.out}}) {
+    if (!fits_tensor_map(batch, num_rows, heads, strides)) {
+      return fmt::format(
+          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
+          name);
+    }
+  }
+  if (std::max({p.seqlen_k, p.total_q, packed_k ? p.total_k : 0, k_batch}) > kMostRows)
+    return "counts rows in 30 bits";
+  if (p.batch * p.num_heads_k * kMostTiles > kMaxInt / 256) return "has more work than one grid holds";
+  return std::nullopt;
+}
+
+Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo& device,
+                                    int requested_splits) {
+  Sm90DecodeConfig config;
+  KernelSpec& spec = config.decode;
+  spec.family = KernelFamily::Sm90Decode;
+  spec.architecture = 90;
+  spec.dtype = p.q_dtype;
+  spec.head_dim = static_cast<int>(p.head_dim);
+  spec.head_dim_v = static_cast<int>(p.head_dim_v);
+  const std::int64_t rows = std::max<std::int64_t>(1, p.seqlen_q * p.group());
+  const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
+  spec.tile_m = static_cast<int>(ceil_div(ceil_div(rows, row_tiles), 8) * 8);
+  spec.tile_n = std::max(p.head_dim, p.head_dim_v) <= 64 ? 128 : 64;
+  spec.num_warps = kConsumerWarps + 1;
+  spec.pack_gqa = true;
+  spec.paged = p.k_layout == SequenceLayout::Paged;
+  spec.score_terms = p.has_score_terms();
+
+  config.tiles = row_tiles * p.num_heads_k * p.batch;
+  const Form form = choose_form(p, device, config.tiles, spec.tile_n, requested_splits);
+  config.num_splits = static_cast<int>(form.splits);
+  config.grid = form.grid;
+  config.order.num_items = config.tiles * form.splits;
+  spec.split = form.splits > 1;
+  spec.stays = form.stays;
+  // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
+  spec.cluster = form.splits == cuda::kClusterBlocks && !form.stays && form.grid <= device.num_processors;
+  const int slot_bytes = cuda::decode_slot_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v);
+  if (form.stays) {
+    spec.min_blocks = 1;
+    spec.stages = kStayingRingBytes / slot_bytes;
+    const double slots =
+        kBytesInFlight / static_cast<double>(std::max<std::int64_t>(1, form.grid) * slot_bytes);
+    config.order.slots_in_flight = std::clamp(static_cast<int>(std::lround(slots)), 2, spec.stages);
+  } else {
+    spec.min_blocks = kBlocksOfProcessor;
+    spec.stages = kRingBytes / slot_bytes;
+  }
+  return config;
+}
+
+int decode_box_keys(const AttentionProblem& p, const KernelSpec& decode) {
+  return decode.paged ? page_box(p.page_size, decode.tile_n) : decode.tile_n;
+}
+
+}  // namespace onepass

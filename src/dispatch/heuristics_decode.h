@@ -1,0 +1,41 @@
+// Which decode kernel, and how many parts of the keys, as pure functions of (problem, device).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "onepass/plan.h"
+#include "problem/attention_problem.h"
+#include "store/kernel_spec.h"
+
+namespace onepass {
+
+/// What the thread blocks of a launch share out.
+struct Sm90DecodeOrder {
+  std::int64_t num_items = 0;  // tiles of query rows, times splits
+  int slots_in_flight = 0;     // of a block that stays
+
+  bool operator==(const Sm90DecodeOrder&) const = default;
+};
+
+struct Sm90DecodeConfig {
+  KernelSpec decode;       // of family Sm90Decode
+  int num_splits = 1;      // parts of the keys, merged by the same kernel
+  std::int64_t tiles = 0;  // of query rows
+  Sm90DecodeOrder order;
+  std::int64_t grid = 0;
+
+  bool operator==(const Sm90DecodeConfig&) const = default;
+};
+
+/// Why the family does not take a problem on a device; empty when it does.
+std::optional<std::string> decline_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device);
+
+/// requested_splits: 0 leaves the choice to the heuristic.
+Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device,
+                                    int requested_splits);
+
+/// Keys that the kernel copies at once: a tile's, or of pages the most that divide both page and tile.
+int decode_box_keys(const AttentionProblem& problem, const KernelSpec& decode);
+
+}  // namespace onepass

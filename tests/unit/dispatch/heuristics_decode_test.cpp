@@ -1,0 +1,167 @@
+#include "dispatch/heuristics_decode.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/dispatch/invented.h"
+
+namespace onepass {
+namespace {
+
+using testing::bf16_problem;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+DeviceInfo h200() { return find_device("h200").value(); }
+
+/// Pages of a pool whose K and V are row-major.
+AttentionProblem paged_problem(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_k,
+                               std::int64_t seqlen_k, std::int64_t head_dim, std::int64_t page_size) {
+  AttentionProblem p = bf16_problem(batch, heads_q, heads_k, 1, seqlen_k, head_dim);
+  p.k_layout = SequenceLayout::Paged;
+  p.page_size = page_size;
+  p.max_pages_per_sequence = (seqlen_k + page_size - 1) / page_size;
+  p.num_pages = batch * p.max_pages_per_sequence;
+  p.total_k = p.num_pages * page_size;
+  p.k.batch = p.v.batch = page_size * heads_k * head_dim;
+  p.has_seqused_k = true;
+  return p;
+}
+
+std::string name_of(const AttentionProblem& problem) {
+  EXPECT_EQ(decline_sm90_decode(problem, h200()), std::nullopt);
+  return kernel_name(choose_sm90_decode(problem, h200(), 0).decode);
+}
+int splits_of(const AttentionProblem& problem) {
+  EXPECT_EQ(decline_sm90_decode(problem, h200()), std::nullopt);
+  return choose_sm90_decode(problem, h200(), 0).num_splits;
+}
+
+TEST(heuristics_decode, one_query_takes_a_tile_of_eight_rows_and_a_ring_of_96_kib) {
+  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 64)),
+            "sm90_decode_bf16_d64_v64_m8n128w5c1s6b2_l16s16_pack_sm90");
+  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 128)),
+            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_sm90");
+  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 256)),
+            "sm90_decode_bf16_d256_v256_m8n64w5c1s3b2_l16s16_pack_sm90");
+  EXPECT_EQ(name_of(bf16_problem(4, 32, 8, 1, 4096, 128)),
+            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_split_sm90");
+  AttentionProblem softcap = paged_problem(4, 32, 8, 4096, 128, 16);
+  softcap.softcap = 50;
+  EXPECT_EQ(name_of(softcap), "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_paged_terms_pack_split_sm90");
+}
+
+TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_6_mb_in_flight_in_all) {
+  EXPECT_EQ(name_of(bf16_problem(32, 32, 8, 1, 4096, 128)),
+            "sm90_decode_bf16_d128_v128_m8n64w5c1s12b1_l16s16_pack_stays_sm90");
+  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 131072, 128)),
+            "sm90_decode_bf16_d128_v128_m8n64w5c1s12b1_l16s16_pack_split_stays_sm90");
+  EXPECT_EQ(name_of(bf16_problem(128, 32, 8, 1, 4096, 256)),
+            "sm90_decode_bf16_d256_v256_m8n64w5c1s6b1_l16s16_pack_stays_sm90");
+  const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 0);
+  EXPECT_EQ(config.grid, 128) << "whole sequences of 8 heads on 132 processors";
+  EXPECT_EQ(config.order, (Sm90DecodeOrder{128 * 8, 3}));
+  EXPECT_EQ(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 256), h200(), 0).order.slots_in_flight, 2);
+  const auto stays = [](const AttentionProblem& p) { return choose_sm90_decode(p, h200(), 0).decode.stays; };
+  EXPECT_FALSE(stays(bf16_problem(8, 32, 8, 1, 8192, 128))) << "too little to read";
+  EXPECT_FALSE(stays(bf16_problem(1, 32, 8, 1, 131072, 128))) << "too few tiles";
+  DeviceInfo unknown = h200();
+  unknown.memory_bytes_per_second = 0;
+  EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), unknown, 0).decode.stays);
+}
+
+TEST(heuristics_decode, rows_of_a_key_head_are_cut_into_equal_tiles_that_registers_hold) {
+  const auto tile_m = [](std::int64_t group, std::int64_t seqlen_q, std::int64_t head_dim) {
+    const AttentionProblem problem = bf16_problem(64, 2 * group, 2, seqlen_q, 4096, head_dim);
+    EXPECT_EQ(decline_sm90_decode(problem, h200()), std::nullopt);
+    const Sm90DecodeConfig config = choose_sm90_decode(problem, h200(), 1);
+    EXPECT_EQ(config.tiles % 128, 0);
+    return std::pair(config.decode.tile_m, config.tiles / 128);
+  };
+  EXPECT_EQ(tile_m(7, 1, 128), std::pair(8, std::int64_t{1}));
+  EXPECT_EQ(tile_m(16, 1, 128), std::pair(16, std::int64_t{1}));
+  EXPECT_EQ(tile_m(5, 4, 128), std::pair(16, std::int64_t{2}));
+  EXPECT_EQ(tile_m(71, 1, 64), std::pair(24, std::int64_t{3}));
+  EXPECT_EQ(tile_m(8, 4, 64), std::pair(16, std::int64_t{2}));
+  EXPECT_EQ(tile_m(9, 1, 256), std::pair(8, std::int64_t{2}));
+}
+
+TEST(heuristics_decode, splits_are_as_many_as_keep_half_the_processors_reading) {
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 1024, 128)), 8);
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 8);
+  EXPECT_EQ(splits_of(bf16_problem(2, 32, 8, 1, 8192, 128)), 4);
+  EXPECT_EQ(splits_of(bf16_problem(8, 32, 8, 1, 8192, 128)), 1);
+  EXPECT_EQ(splits_of(bf16_problem(32, 32, 8, 1, 1024, 128)), 1);
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 64, 128)), 1) << "one block of keys";
+  EXPECT_EQ(splits_of(paged_problem(1, 32, 8, 1024, 128, 16)), 8);
+}
+
+TEST(heuristics_decode, eight_splits_of_few_tiles_are_a_cluster) {
+  EXPECT_EQ(name_of(bf16_problem(1, 32, 8, 1, 4096, 128)),
+            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_split_cluster8_sm90");
+  const auto clusters = [](std::int64_t batch, int splits) {
+    return choose_sm90_decode(bf16_problem(batch, 32, 8, 1, 4096, 128), h200(), splits).decode.cluster;
+  };
+  EXPECT_FALSE(clusters(1, 4));
+  EXPECT_TRUE(clusters(2, 8));
+  EXPECT_FALSE(clusters(3, 8)) << "192 blocks";
+}
+
+TEST(heuristics_decode, a_last_wave_that_is_nearly_empty_is_split_away) {
+  const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(34, 32, 8, 1, 1024, 128), h200(), 0);
+  EXPECT_FALSE(config.decode.stays);
+  EXPECT_EQ(config.tiles, 34 * 8) << "264 of them run at once";
+  EXPECT_GT(config.num_splits, 1);
+  EXPECT_EQ(config.grid, config.tiles * config.num_splits);
+}
+
+TEST(heuristics_decode, asked_for_splits_are_taken_as_they_are) {
+  EXPECT_EQ(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 64, 128), h200(), 5).num_splits, 5);
+  EXPECT_FALSE(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 4096, 128), h200(), 1).decode.split);
+}
+
+TEST(heuristics_decode, a_box_is_the_most_keys_that_divide_page_and_tile) {
+  const auto box = [](std::int64_t head_dim, std::int64_t page_size) {
+    const AttentionProblem problem = paged_problem(1, 8, 8, 4096, head_dim, page_size);
+    return decode_box_keys(problem, choose_sm90_decode(problem, h200(), 0).decode);
+  };
+  EXPECT_EQ(box(128, 16), 16);
+  EXPECT_EQ(box(128, 24), 8);
+  EXPECT_EQ(box(128, 64), 64);
+  EXPECT_EQ(box(128, 256), 64);
+  EXPECT_EQ(box(64, 256), 128);
+  const AttentionProblem dense = bf16_problem(1, 8, 8, 1, 4096, 128);
+  EXPECT_EQ(decode_box_keys(dense, choose_sm90_decode(dense, h200(), 0).decode), 64);
+}
+
+TEST(heuristics_decode, what_it_does_not_take_is_named) {
+  const auto reason = [](const AttentionProblem& problem) { return decline_sm90_decode(problem, h200()); };
+  const AttentionProblem plain = bf16_problem(2, 32, 8, 1, 4096, 128);
+  EXPECT_EQ(reason(plain), std::nullopt);
+
+  EXPECT_THAT(decline_sm90_decode(plain, find_device("a100").value()),
+              Optional(HasSubstr("compute capability 9.0, and a100 has 8.0")));
+  EXPECT_THAT(decline_sm90_decode(plain, this_cpu()), Optional(HasSubstr("the device is a CPU")));
+  EXPECT_THAT(reason(bf16_problem(2, 32, 8, 17, 4096, 128)),
+              Optional(HasSubstr("up to 48 query rows of a key head, and there are 68 (4 heads of 17)")));
+  EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 72)), Optional(HasSubstr("steps of 16")));
+  EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 512)), Optional(HasSubstr("up to 256")));
+  EXPECT_THAT(reason(paged_problem(2, 32, 8, 4096, 128, 4)),
+              Optional(HasSubstr("pages of a multiple of 8 keys, and they have 4")));
+  EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 0, 128)), Optional(HasSubstr("needs keys")));
+
+  AttentionProblem changed = plain;
+  changed.has_bias = true;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("no bias")));
+  changed = plain;
+  changed.q_dtype = changed.kv_dtype = DType::F32;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("q is f32")));
+  changed = plain;
+  changed.kv_dtype = DType::F16;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("k and v in q's dtype")));
+  changed = plain;
+  changed.v.head = 100;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("strides of v that are positive multiples of 16 bytes")));
+}
+
+}  // namespace
+}  // namespace onepass
