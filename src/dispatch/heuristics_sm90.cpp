@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
-constexpr std::int64_t kShortTiles = 4;  // key blocks that are done before a ticket has been drawn and found
+constexpr std::int64_t kShortTiles = 4;   // key blocks that are done before a ticket has been drawn and found
 constexpr std::int64_t kSmallestBox = 8;  // rows; the swizzle of shared memory repeats after as many
 constexpr std::int64_t kFewRows =
     64;  // a warpgroup has as many; below, packed heads and splits use a GPU better

@@ -69,8 +69,8 @@ struct Work {
 };
 constexpr Work kWork[] = {
     // prefill; its second row for softcap, ALiBi and bias alike
-    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 0, kBothTypes, kPrefillDims, kBothLayouts},
-    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 50, kBf16, kTermsDims, kBothLayouts},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 0, kBothTypes, kPrefillDims, kDense},
+    {4, 32, 32, 4096, 4096, kDenseQ, Mask::Causal, 50, kBf16, kTermsDims, kDense},
     // the same for kernels that are written for one mask (sm90_forward), and those of short prompts
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::None, 0, kBothTypes, kPrefillDims, kDense},
     {4, 32, 32, 4096, 4096, kDenseQ, Mask::Window, 0, kBf16, kTermsDims, kDense},
@@ -82,6 +82,10 @@ constexpr Work kWork[] = {
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     {32, 32, 32, 512, 512, kPackedQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense},
+    // parts of prompts against a paged cache
+    {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kPrefillDims, kPaged},
+    {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
+    {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     // decode with grouped heads: many sequences, an uneven number of them, a few short ones, one long one
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {100, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},

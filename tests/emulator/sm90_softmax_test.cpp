@@ -76,8 +76,8 @@ struct Row {
   float out = 0, lse = 0;  // with the index of a key as its value
 };
 
-/// 16 rows over kBlocks blocks in the order and by the steps of forward.cuh: two with their maxima, then blocks
-/// without.
+/// 16 rows over kBlocks blocks in the order and by the steps of forward.cuh: two with their maxima, then
+/// blocks without.
 template <class Element>
 std::vector<Row> rows_of(const Score& score, float scale_log2) {
   std::vector<Row> rows(16);
@@ -194,10 +194,10 @@ void expect_the_formula(double relative_error) {
 
 TEST(sm90_softmax, mask_leaves_the_columns_of_its_range) {
   constexpr int kWide = 128;
-  for (const auto& [begin, end] : {std::pair{0, kWide}, std::pair{-300, 500}, std::pair{0, 0}, std::pair{5, 5},
-                                  std::pair{1, 2}, std::pair{3, 127}, std::pair{-7, 1}, std::pair{64, 66},
-                                  std::pair{120, 400}, std::pair{-400, -3}, std::pair{126, 128},
-                                  std::pair{300, 400}, std::pair{40, 17}}) {
+  for (const auto& [begin, end] :
+       {std::pair{0, kWide}, std::pair{-300, 500}, std::pair{0, 0}, std::pair{5, 5}, std::pair{1, 2},
+        std::pair{3, 127}, std::pair{-7, 1}, std::pair{64, 66}, std::pair{120, 400}, std::pair{-400, -3},
+        std::pair{126, 128}, std::pair{300, 400}, std::pair{40, 17}}) {
     std::array<std::array<int, kWide>, 16> seen{};
     emulator::launch(
         [&] {

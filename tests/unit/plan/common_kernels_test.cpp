@@ -50,6 +50,8 @@ TEST(common_kernels, hold_what_plans_of_common_cases_name_on_every_gpu_of_a_know
         "bf16_b4_hq32_hk4_sq512_sk512_d128_causal_packed_ragged", "bf16_b1_hq8_hk4_sq2048_d256_causal",
         "bf16_b1_hq32_hk16_sq2048_d128_causal_softcap50", "bf16_b1_hq128_hk128_sq2048_d192_dv128_causal",
         "bf16_b8_hq128_hk1_sq1_sk4096_d576_dv512_causal_page64", "bf16_b2_hq16_hk16_sq512_d64_causal",
+        "bf16_b8_hq32_hk8_sq512_sk4096_d128_causal_packedq_page64_ragged",
+        "f16_b8_hq16_hk16_sq256_sk1024_d64_causal_packedq_page16_ragged",
         "bf16_b1_hq16_hk2_sq8192_d128_wl1024_wr0", "bf16_b8_hq16_hk16_sq1024_d64_wl256_wr0"}) {
     const verify::CaseShapes shapes = verify::case_shapes(parse_case(text));
     for (const char* device : {"a100", "h100", "h200", "l40s", "rtx4090"}) {
