@@ -66,7 +66,7 @@ Form staying(const DeviceInfo& device, std::int64_t tiles, std::int64_t tiles_pe
 }
 
 /// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
-/// ones that with the fewest splits. requested_splits: 0 for any number.
+/// ones that with the fewest splits, and that whose blocks stay. requested_splits: 0 for any number.
 Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles, int tile_n,
                  int requested_splits) {
   constexpr double kLongRead =
@@ -83,8 +83,8 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
   const std::int64_t last =
       requested_splits > 0 ? first : std::clamp<std::int64_t>(key_tiles, 1, kMostSplits);
   for (std::int64_t splits = first; splits <= last; ++splits) {
-    forms.push_back(single_items(device, tiles, key_tiles, splits));
     if (may_stay) forms.push_back(staying(device, tiles, tiles_per_sequence, key_tiles, splits));
+    forms.push_back(single_items(device, tiles, key_tiles, splits));
   }
   const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
   const double best = std::min_element(forms.begin(), forms.end(), cheaper)->cost;
