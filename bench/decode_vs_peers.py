@@ -182,6 +182,8 @@ def main() -> int:
     deadline = timing.Deadline(args.budget)
     shrink = 16 if args.dry_run else 1
     points = [(b, s // shrink) for s in CONTEXTS for b in BATCHES if re.search(args.only, f"{s}x{b}")]
+    if not points:
+        raise SystemExit(f"bench: no point matches --only '{args.only}'.\n  Allowed: CONTEXTxBATCH, such as 4096x8.")
     device = HostDevice() if args.dry_run else CudaDevice(args.device)
     device.pause_s = PAUSE_S
     if not args.dry_run:
