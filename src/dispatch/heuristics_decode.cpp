@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
-constexpr std::int64_t kMostTiles = 3;  // of a key head; beyond, a kernel with wider tiles reads less
+constexpr std::int64_t kMostTiles = 3;   // of a key head; beyond, a kernel with wider tiles reads less
+constexpr std::int64_t kManyKeys = 512;  // below, more tiles than one cost more than keys do (a guess)
 constexpr int kConsumerWarps = 4;
 constexpr int kBlocksOfProcessor = 2;
 constexpr int kRingBytes = 96 * 1024;          // two blocks fit
@@ -109,10 +110,12 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const 
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 16, and they are {} and {}",
                        p.head_dim, p.head_dim_v);
   }
-  const std::int64_t rows = p.seqlen_q * p.group(), most_rows = kMostTiles * most_tile_rows(p);
+  const std::int64_t rows = p.seqlen_q * p.group();
+  const std::int64_t most_rows = most_tile_rows(p) * (p.seqlen_k < kManyKeys ? 1 : kMostTiles);
   if (rows > most_rows) {
-    return fmt::format("is for up to {} query rows of a key head, and there are {} ({} heads of {})",
-                       most_rows, rows, p.group(), p.seqlen_q);
+    return fmt::format(
+        "is for up to {} query rows of a key head with {} keys, and there are {} ({} heads of {})", most_rows,
+        p.seqlen_k, rows, p.group(), p.seqlen_q);
   }
   if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
   if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";  // of a tensor map

@@ -86,14 +86,14 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128_split8"},
     {"h200", "bf16_b3_hq8_hk2_sq1_sk300_d128_page16_ragged_split8_sink"},
     {"h200", "f16_b2_hq4_hk1_sq4_sk700_d64_causal_ragged_split8"},
-    {"h200", "bf16_b1_hq9_hk1_sq1_sk200_d256_split8"},
+    {"h200", "bf16_b1_hq9_hk1_sq1_sk520_d256_split8"},
     // 16 rows, and more than one tile of them
-    {"h200", "bf16_b2_hq10_hk1_sq2_sk150_d128_causal_split2"},
-    {"h200", "bf16_b1_hq12_hk1_sq3_sk150_d128_page16_causal_wl60_wr1_ragged_split3_sink"},
+    {"h200", "bf16_b2_hq10_hk1_sq2_sk520_d128_causal_split2"},
+    {"h200", "bf16_b1_hq12_hk1_sq3_sk1200_d128_page16_causal_wl60_wr1_ragged_split3_sink"},
     // head_dim 64: 128 keys a block
     {"h200", "bf16_b2_hq4_hk1_sq1_sk400_d64_ragged_split2"},
-    {"h200", "f16_b1_hq71_hk1_sq1_sk300_d64_split2"},
-    {"h200", "bf16_b2_hq8_hk1_sq4_sk300_d64_page16_causal_ragged_split2"},
+    {"h200", "f16_b1_hq71_hk1_sq1_sk520_d64_split2"},
+    {"h200", "bf16_b2_hq8_hk1_sq4_sk1200_d64_page16_causal_ragged_split2"},
     {"h200", "bf16_b2_hq4_hk1_sq4_sk300_d64_page8_causal_ragged_softcap5_alibi_split2"},
     {"h200", "bf16_b1_hq4_hk1_sq1_sk200_d64_scale-0.1_split1"},
     // head_dim 256 and others
@@ -112,7 +112,7 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"small", "f16_b7_hq8_hk2_sq1_sk300_d128_page16_ragged_sink"},
     {"small", "bf16_b5_hq8_hk2_sq1_sk600_d128_page64_ragged_split3"},
     {"small", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_split2_seed2_sink"},
-    {"small", "bf16_b3_hq8_hk1_sq4_sk300_d64_page16_causal_wl150_ragged_split2"},
+    {"small", "bf16_b3_hq8_hk1_sq4_sk1200_d64_page16_causal_wl150_ragged_split2"},
     {"small", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
 };
 

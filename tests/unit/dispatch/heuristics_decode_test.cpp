@@ -142,7 +142,10 @@ TEST(heuristics_decode, what_it_does_not_take_is_named) {
               Optional(HasSubstr("compute capability 9.0, and a100 has 8.0")));
   EXPECT_THAT(decline_sm90_decode(plain, this_cpu()), Optional(HasSubstr("the device is a CPU")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 17, 4096, 128)),
-              Optional(HasSubstr("up to 48 query rows of a key head, and there are 68 (4 heads of 17)")));
+              Optional(HasSubstr(
+                  "up to 48 query rows of a key head with 4096 keys, and there are 68 (4 heads of 17)")));
+  EXPECT_EQ(reason(bf16_problem(2, 32, 8, 12, 512, 128)), std::nullopt);
+  EXPECT_THAT(reason(bf16_problem(2, 32, 8, 12, 511, 128)), Optional(HasSubstr("up to 16 query rows")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 72)), Optional(HasSubstr("steps of 16")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 512)), Optional(HasSubstr("up to 256")));
   EXPECT_THAT(reason(paged_problem(2, 32, 8, 4096, 128, 4)),
