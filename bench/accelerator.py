@@ -75,7 +75,11 @@ class CudaDevice:
         finally:
             self.stream = 0
         self.synchronize()
-        return graph.replay
+
+        def replay(kept: list[Callable] = calls) -> None:  # a graph has addresses in the memory that they own
+            graph.replay()
+
+        return replay
 
     def versions(self) -> dict:
         return {"cuda": torch.version.cuda, "cudnn": version_text(torch.backends.cudnn.version())}
