@@ -69,6 +69,8 @@ def test_the_bundle_beside_the_binary_is_found(tmp_path):
 
 @pytest.mark.skipif(not (FOLDER / "onepass_kernels.bundle").exists(), reason="built without make bundle")
 def test_the_bundle_of_the_package_is_used():
+    if "made from other kernel sources" in onepass.info()["kernel bundle"]:
+        pytest.skip("the bundle is older than the kernels: make bundle")
     assert re.match(r"\d{3,} kernels \(.*/onepass/onepass_kernels.bundle\)", onepass.info()["kernel bundle"])
 
 
