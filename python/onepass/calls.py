@@ -75,7 +75,7 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         return_lse: also return the natural log-sum-exp of the scores, float32 [B, Hq, Sq]; -inf for rows without keys.
         out: where the result goes, [B, Sq, Hq, Dv] of q's dtype, any strides without overlap; default: a new array.
         backend: "auto", "cpu", "reference" (plain loops in float64) or "cuda".
-        num_threads: of the CPU; 0 takes every core of this process.
+        num_threads: of the CPU; 0 takes every core of this process. A process made by fork() uses one.
         num_splits: parts that the keys are split into; 0 lets the planner choose.
         stream: where GPU work is queued, a handle or a stream of torch or CuPy; default: q's library's current one.
 

@@ -13,6 +13,7 @@
 #include "module.h"
 #include "onepass/attention.h"
 #include "support/message.h"
+#include "threads.h"
 
 namespace nb = nanobind;
 
@@ -119,7 +120,7 @@ Plan plan_call(const ForwardOptions& options, const std::optional<std::string>& 
 void merge_call(int num_threads, std::uintptr_t stream, const nb::kwargs& given) {
   const Tensors<MergeArguments> tensors(given, kMergeMembers, stream);
   const nb::gil_scoped_release others_run;
-  merge(tensors.arguments(), num_threads, stream_of(stream));
+  merge(tensors.arguments(), threads_to_use(num_threads), stream_of(stream));
 }
 
 }  // namespace

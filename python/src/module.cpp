@@ -2,6 +2,7 @@
 #include "module.h"
 
 #include "onepass/error.h"
+#include "threads.h"
 
 namespace nb = nanobind;
 
@@ -24,6 +25,7 @@ void translate(const std::exception_ptr& error, void* /*unused*/) {
 
 NB_MODULE(_core, module) {
   module.doc() = "The compiled part of onepass; use the functions of the package instead.";
+  onepass::python::watch_forks();
   nb::register_exception_translator(translate);
   onepass::python::bind_options(module);
   onepass::python::bind_plan(module);

@@ -13,6 +13,7 @@
 #include "module.h"
 #include "onepass/attention.h"
 #include "support/message.h"
+#include "threads.h"
 
 namespace nb = nanobind;
 
@@ -58,7 +59,7 @@ void bind_options(nb::module_& module) {
                                       .max_seqlen_q = max_seqlen_q,
                                       .max_seqlen_k = max_seqlen_k,
                                       .backend = value_of("backend", backend, kBackendWords),
-                                      .num_threads = num_threads,
+                                      .num_threads = threads_to_use(num_threads),
                                       .num_splits = num_splits};
           },
           nb::kw_only(), nb::arg("causal"), nb::arg("window_left"), nb::arg("window_right"),

@@ -1,4 +1,4 @@
-"""Processes in which another library uses OpenMP, too: torch, or one that brings a runtime of its own."""
+"""Processes in which OpenMP has others: torch, a library that brings a runtime of its own, a parent that forked."""
 
 import subprocess
 import sys
@@ -42,7 +42,24 @@ for _ in range(10):
 """
 
 
+AFTER_FORK = """
+import multiprocessing, os, onepass
+check()
+
+def in_child(_):
+    check()
+    out, lse = onepass.attention(q, k, v, return_lse=True)
+    onepass.merge(out, lse, out, lse, num_threads=4)
+    return onepass.plan(q, k, v, num_threads=4).num_threads
+
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map_async(in_child, range(4)).get(timeout=60) == [1] * 4
+assert onepass.plan(q, k, v, num_threads=4).num_threads == 4
+"""
+
+
 @pytest.mark.parametrize("program", [
+    pytest.param(CHECK + AFTER_FORK, id="forked"),
     pytest.param("import torch; torch.mm(torch.ones(512, 512), torch.ones(512, 512)); import onepass" + CHECK
                  + WITH_TORCH, id="torch_first"),
     pytest.param("import onepass; import torch" + CHECK + WITH_TORCH, id="torch_second"),
