@@ -1,5 +1,5 @@
-// Threads after fork(), which multiprocessing and data loaders use: GNU's OpenMP runtime hangs in a child whose
-// parent has used it, if the child asks for more than one thread.
+// Threads after fork(), which multiprocessing and data loaders use: GNU's OpenMP runtime hangs in a child
+// whose parent has used it, if the child asks for more than one thread.
 #pragma once
 
 namespace onepass::python {
