@@ -23,7 +23,9 @@ constexpr int kConsumerWarps = 4;
 constexpr int kBlocksOfProcessor = 2;
 constexpr int kRingBytes = 96 * 1024;          // two blocks fit
 constexpr int kStayingRingBytes = 192 * 1024;  // one does, with the rows that its warps join
-constexpr double kBytesInFlight = 6.3e6;  // of blocks that stay: more is read slower, less does not suffice
+// Of blocks that stay, in all: more is read slower, less does not suffice. More of pages, whose copies are
+// smaller.
+constexpr double kBytesInFlight = 8.4e6, kPagedBytesInFlight = 12.6e6;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -43,10 +45,10 @@ struct Form {
 
 constexpr std::int64_t kMostSplits = 64;
 
-/// Blocks of one item. Half as many as processors read at full speed, fewer do not, more share it. Each costs
-/// a tile of keys more than it reads, for its start and the merge of its part.
+/// Blocks of one item. A little more than half as many as processors read at full speed, fewer do not, more
+/// share it. Each costs a tile of keys more than it reads, for its start and the merge of its part.
 Form single_items(const DeviceInfo& device, std::int64_t tiles, std::int64_t key_tiles, std::int64_t splits) {
-  const std::int64_t enough = std::max(1, device.num_processors / 2);
+  const std::int64_t enough = std::max(1, device.num_processors * 53 / 100);
   const std::int64_t resident = std::int64_t{device.num_processors} * kBlocksOfProcessor;
   const std::int64_t blocks = tiles * splits, whole_waves = blocks / resident, rest = blocks % resident;
   const std::int64_t in_turn = whole_waves * resident + (rest > 0 ? std::max(rest, enough) : 0);
@@ -75,9 +77,8 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
   const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_n);
   const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
   const auto bytes = static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * 2);
-  const bool may_stay = device.memory_bytes_per_second > 0 &&
-                        bytes > kLongRead * device.memory_bytes_per_second &&
-                        8 * tiles > device.num_processors;
+  const bool may_stay =
+      device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second;
   const std::int64_t tiles_per_sequence = tiles / std::max<std::int64_t>(1, p.batch);
   std::vector<Form> forms;
   const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
@@ -156,7 +157,7 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   const std::int64_t rows = std::max<std::int64_t>(1, p.seqlen_q * p.group());
   const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
   spec.tile_m = static_cast<int>(ceil_div(ceil_div(rows, row_tiles), 8) * 8);
-  spec.tile_n = std::max(p.head_dim, p.head_dim_v) <= 64 ? 128 : 64;
+  spec.tile_n = std::max(p.head_dim, p.head_dim_v) <= 128 ? 128 : 64;
   spec.num_warps = kConsumerWarps + 1;
   spec.pack_gqa = true;
   spec.paged = p.k_layout == SequenceLayout::Paged;
@@ -175,8 +176,8 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   if (form.stays) {
     spec.min_blocks = 1;
     spec.stages = kStayingRingBytes / slot_bytes;
-    const double slots =
-        kBytesInFlight / static_cast<double>(std::max<std::int64_t>(1, form.grid) * slot_bytes);
+    const double slots = (spec.paged ? kPagedBytesInFlight : kBytesInFlight) /
+                         static_cast<double>(std::max<std::int64_t>(1, form.grid) * slot_bytes);
     config.order.slots_in_flight = std::clamp(static_cast<int>(std::lround(slots)), 2, spec.stages);
   } else {
     spec.min_blocks = kBlocksOfProcessor;

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "dispatch/heuristics_sm80.h"
+#include "dispatch/tensor_map_limits.h"
 
 namespace onepass {
 namespace {
@@ -21,18 +22,6 @@ constexpr std::int64_t kFewRows =
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// A dimension of this extent and stride (elements) can be one of a tensor map: 16-byte steps forward, below
-/// 2^40 bytes.
-bool fits_tensor_map(std::int64_t extent, std::int64_t stride) {
-  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
-}
-
-bool fits_tensor_map(std::int64_t batch, std::int64_t rows, std::int64_t heads,
-                     const TensorStrides& strides) {
-  return strides.dim == 1 && fits_tensor_map(batch, strides.batch) && fits_tensor_map(rows, strides.row) &&
-         fits_tensor_map(heads, strides.head);
-}
-
 struct Tile {
   int tile_m, tile_n, stages;
   bool two_query_stages, two_probabilities;
@@ -43,7 +32,9 @@ struct Tile {
 Tile choose_tile(const AttentionProblem& p, bool masked) {
   const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
   if (wide <= 64) {
-    if (masked && p.seqlen_k <= 1024) return {128, 128, 4, true, false};
+    // With changed scores and pages, three consumers have too few registers.
+    const bool few_registers = p.has_score_terms() && p.k_layout == SequenceLayout::Paged;
+    if (few_registers || (masked && p.seqlen_k <= 1024)) return {128, 128, 4, true, false};
     return {192, 128, 3, true, false};
   }
   // Two sets of probabilities make the code longer, which tiles of few key blocks do not gain back.

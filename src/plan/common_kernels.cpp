@@ -86,12 +86,13 @@ constexpr Work kWork[] = {
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kPrefillDims, kPaged},
     {16, 32, 32, 1024, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
     {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
-    // decode with grouped heads: many sequences, an uneven number of them, a few short ones, one long one
+    // decode with grouped heads: many sequences, an uneven number of them, a few of some lengths, one
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {100, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {16, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {4, 32, 8, 1, 8192, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
-    {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {4, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {1, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
+    {1, 32, 8, 1, 131072, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     // decode with as many key heads as query heads
@@ -100,8 +101,8 @@ constexpr Work kWork[] = {
     // a few new tokens each: speculation, short prompts
     {256, 32, 8, 4, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {16, 32, 8, 4, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
-    {4, 32, 8, 4, 8192, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
-    {1, 32, 8, 4, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {4, 32, 8, 4, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
+    {1, 32, 8, 4, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {256, 32, 2, 16, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
     {1, 32, 2, 16, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
 };

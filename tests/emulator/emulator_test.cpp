@@ -246,14 +246,14 @@ TEST(emulator, a_bulk_copy_that_nobody_waits_for_is_noticed) {
 }
 
 TEST(emulator, a_tensor_copy_swizzles_rows_and_gives_zeros_outside) {
-  const EmulatedTensorMap map = {kRows.data(), {64, 16, 1, 1}, {128, 2048, 2048}, {64, 8, 1, 1}};
+  const EmulatedTensorMap map = {kRows.data(), {64, 16, 1, 1, 1}, {128, 128, 2048, 2048}, {64, 8, 1, 1, 1}};
   constexpr int kBarrier = 4096;
   std::array<std::uint16_t, 8 * 64> got{};
   const auto kernel = [&](int target, int row) {
     if (thread() == 0) {
       init_mbarrier(kBarrier, 1);
       arrive_at_mbarrier(kBarrier, 1024);
-      issue_tensor_copy(to_tensor_map(map), kBarrier, target, {0, row, 0, 0});
+      issue_tensor_copy(to_tensor_map(map), kBarrier, target, {0, row, 0, 0, 0});
       wait_for_mbarrier(kBarrier, 0);
       for (int i = 0; i < 8 * 64; ++i) {
         const int plain = target + 2 * i, swizzled = plain ^ (plain >> 7 & 7) << 4;

@@ -15,7 +15,12 @@ ONEPASS_DEVICE void prefetch_tensor_map(const TensorMap& /*map*/) {}
 
 ONEPASS_DEVICE void tma_load(const TensorMap& map, Uint64* barrier, Uint32 shared, int dim, int row, int head,
                              int batch_idx, Uint64 /*l2_hint*/) {
-  emulator::issue_tensor_copy(map, shared_address(barrier), shared, {dim, row, head, batch_idx});
+  emulator::issue_tensor_copy(map, shared_address(barrier), shared, {dim, row, 0, head, batch_idx});
+}
+
+ONEPASS_DEVICE void tma_load_rows(const TensorMap& map, Uint64* barrier, Uint32 shared, int row, int head,
+                                  int batch_idx, Uint64 /*l2_hint*/) {
+  emulator::issue_tensor_copy(map, shared_address(barrier), shared, {0, row, 0, head, batch_idx});
 }
 
 ONEPASS_DEVICE void fence_proxy_async() {}

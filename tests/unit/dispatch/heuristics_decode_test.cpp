@@ -37,33 +37,34 @@ int splits_of(const AttentionProblem& problem) {
 }
 
 TEST(heuristics_decode, one_query_takes_a_tile_of_eight_rows_and_a_ring_of_96_kib) {
-  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 64)),
+  EXPECT_EQ(name_of(bf16_problem(16, 32, 8, 1, 2048, 64)),
             "sm90_decode_bf16_d64_v64_m8n128w5c1s6b2_l16s16_pack_sm90");
-  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 128)),
-            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_sm90");
-  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 4096, 256)),
+  EXPECT_EQ(name_of(bf16_problem(16, 32, 8, 1, 1024, 128)),
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_pack_sm90");
+  EXPECT_EQ(name_of(bf16_problem(16, 32, 8, 1, 1024, 256)),
             "sm90_decode_bf16_d256_v256_m8n64w5c1s3b2_l16s16_pack_sm90");
   EXPECT_EQ(name_of(bf16_problem(4, 32, 8, 1, 4096, 128)),
-            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_split_sm90");
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_pack_split_sm90");
   AttentionProblem softcap = paged_problem(4, 32, 8, 4096, 128, 16);
   softcap.softcap = 50;
-  EXPECT_EQ(name_of(softcap), "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_paged_terms_pack_split_sm90");
+  EXPECT_EQ(name_of(softcap), "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_paged_terms_pack_split_sm90");
 }
 
-TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_6_mb_in_flight_in_all) {
+TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_8_mb_in_flight_in_all_and_12_of_pages) {
   EXPECT_EQ(name_of(bf16_problem(32, 32, 8, 1, 4096, 128)),
-            "sm90_decode_bf16_d128_v128_m8n64w5c1s12b1_l16s16_pack_stays_sm90");
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
   EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 131072, 128)),
-            "sm90_decode_bf16_d128_v128_m8n64w5c1s12b1_l16s16_pack_split_stays_sm90");
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_split_stays_sm90");
   EXPECT_EQ(name_of(bf16_problem(128, 32, 8, 1, 4096, 256)),
             "sm90_decode_bf16_d256_v256_m8n64w5c1s6b1_l16s16_pack_stays_sm90");
   const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 0);
   EXPECT_EQ(config.grid, 128) << "whole sequences of 8 heads on 132 processors";
-  EXPECT_EQ(config.order, (Sm90DecodeOrder{128 * 8, 3}));
+  EXPECT_EQ(config.order, (Sm90DecodeOrder{128 * 8, 2}));
+  EXPECT_EQ(choose_sm90_decode(paged_problem(128, 32, 8, 8192, 128, 64), h200(), 0).order.slots_in_flight, 3);
   EXPECT_EQ(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 256), h200(), 0).order.slots_in_flight, 2);
   const auto stays = [](const AttentionProblem& p) { return choose_sm90_decode(p, h200(), 0).decode.stays; };
   EXPECT_FALSE(stays(bf16_problem(8, 32, 8, 1, 8192, 128))) << "too little to read";
-  EXPECT_FALSE(stays(bf16_problem(1, 32, 8, 1, 131072, 128))) << "too few tiles";
+  EXPECT_TRUE(stays(bf16_problem(1, 32, 8, 1, 131072, 128))) << "one sequence is enough";
   DeviceInfo unknown = h200();
   unknown.memory_bytes_per_second = 0;
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), unknown, 0).decode.stays);
@@ -85,11 +86,11 @@ TEST(heuristics_decode, rows_of_a_key_head_are_cut_into_equal_tiles_that_registe
   EXPECT_EQ(tile_m(9, 1, 256), std::pair(8, std::int64_t{2}));
 }
 
-TEST(heuristics_decode, splits_are_as_many_as_keep_half_the_processors_reading) {
+TEST(heuristics_decode, splits_are_as_many_as_keep_more_than_half_the_processors_reading) {
   EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 1024, 128)), 8);
-  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 8);
-  EXPECT_EQ(splits_of(bf16_problem(2, 32, 8, 1, 8192, 128)), 4);
-  EXPECT_EQ(splits_of(bf16_problem(8, 32, 8, 1, 8192, 128)), 1);
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 16);
+  EXPECT_EQ(splits_of(bf16_problem(2, 32, 8, 1, 8192, 128)), 5);
+  EXPECT_EQ(splits_of(bf16_problem(8, 32, 8, 1, 8192, 128)), 2);
   EXPECT_EQ(splits_of(bf16_problem(32, 32, 8, 1, 1024, 128)), 1);
   EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 64, 128)), 1) << "one block of keys";
   EXPECT_EQ(splits_of(paged_problem(1, 32, 8, 1024, 128, 16)), 8);
@@ -97,7 +98,7 @@ TEST(heuristics_decode, splits_are_as_many_as_keep_half_the_processors_reading) 
 
 TEST(heuristics_decode, eight_splits_of_few_tiles_are_a_cluster) {
   EXPECT_EQ(name_of(bf16_problem(1, 32, 8, 1, 4096, 128)),
-            "sm90_decode_bf16_d128_v128_m8n64w5c1s6b2_l16s16_pack_split_cluster8_sm90");
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_pack_split_cluster8_sm90");
   const auto clusters = [](std::int64_t batch, int splits) {
     return choose_sm90_decode(bf16_problem(batch, 32, 8, 1, 4096, 128), h200(), splits).decode.cluster;
   };
@@ -107,7 +108,7 @@ TEST(heuristics_decode, eight_splits_of_few_tiles_are_a_cluster) {
 }
 
 TEST(heuristics_decode, a_last_wave_that_is_nearly_empty_is_split_away) {
-  const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(34, 32, 8, 1, 1024, 128), h200(), 0);
+  const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(34, 32, 8, 1, 1536, 128), h200(), 0);
   EXPECT_FALSE(config.decode.stays);
   EXPECT_EQ(config.tiles, 34 * 8) << "264 of them run at once";
   EXPECT_GT(config.num_splits, 1);
@@ -127,10 +128,10 @@ TEST(heuristics_decode, a_box_is_the_most_keys_that_divide_page_and_tile) {
   EXPECT_EQ(box(128, 16), 16);
   EXPECT_EQ(box(128, 24), 8);
   EXPECT_EQ(box(128, 64), 64);
-  EXPECT_EQ(box(128, 256), 64);
+  EXPECT_EQ(box(128, 256), 128);
   EXPECT_EQ(box(64, 256), 128);
   const AttentionProblem dense = bf16_problem(1, 8, 8, 1, 4096, 128);
-  EXPECT_EQ(decode_box_keys(dense, choose_sm90_decode(dense, h200(), 0).decode), 64);
+  EXPECT_EQ(decode_box_keys(dense, choose_sm90_decode(dense, h200(), 0).decode), 128);
 }
 
 TEST(heuristics_decode, what_it_does_not_take_is_named) {

@@ -141,7 +141,7 @@ TEST(step_occupancy, of_decode_is_two_blocks_with_a_ring_that_keys_and_values_sh
   ASSERT_EQ(plan.implementation, "sm90_decode");
   const StepOccupancy o = without_bundle(plan);
   EXPECT_EQ(o.query_buffers, 0) << "in registers";
-  EXPECT_EQ(o.key_value_stages, 6);
+  EXPECT_EQ(o.key_value_stages, 3);
   EXPECT_TRUE(o.key_value_share);
   EXPECT_EQ(o.registers, 168) << "ten warps in four partitions";
   EXPECT_EQ(o.limits.blocks(), 2);

@@ -1,6 +1,7 @@
 #include "backends/cuda/host/sm90_decode.h"
 
 #include "backends/cuda/host/launch_id.h"
+#include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm90.h"
 #include "plan/make_plan.h"
@@ -15,10 +16,14 @@ Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kerne
   Sm90DecodeParams params{};
   params.box_keys = decode_box_keys(p, kernel.spec);
   params.boxes = kernel.spec.tile_n / params.box_keys;
-  params.k = encode(tiled_tensor(args.k, p.kv_dtype, p.k, keys.batch, keys.rows, p.num_heads_k, p.head_dim,
-                                 params.box_keys));
-  params.v = encode(tiled_tensor(args.v, p.kv_dtype, p.v, keys.batch, keys.rows, p.num_heads_k, p.head_dim_v,
-                                 params.box_keys));
+  const auto map = [&](const TensorView& view, const TensorStrides& strides, std::int64_t head_dim) {
+    const BoxColumns columns =
+        decode_copies_rows(static_cast<int>(head_dim)) ? BoxColumns::All : BoxColumns::Block;
+    return encode(tiled_tensor(view, p.kv_dtype, strides, keys.batch, keys.rows, p.num_heads_k, head_dim,
+                               params.box_keys, columns, L2Fetch::Bytes128));
+  };
+  params.k = map(args.k, p.k, p.head_dim);
+  params.v = map(args.v, p.v, p.head_dim_v);
   params.num_items = static_cast<int>(kernel.decode_order.num_items);
   params.slots_in_flight = kernel.decode_order.slots_in_flight;
   params.forward = forward;

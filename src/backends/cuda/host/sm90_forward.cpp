@@ -9,6 +9,7 @@
 #include "problem/attention_problem.h"
 
 namespace onepass::cuda {
+
 Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, const PlannedKernel& kernel,
                                       const ForwardArguments& args, std::span<std::byte> workspace,
                                       const ForwardParams& forward) {
@@ -20,8 +21,8 @@ Sm90ForwardParams sm90_forward_params(const Driver& driver, const Plan& plan, co
   Sm90ForwardParams params{};
   const auto encode = [&](const TensorView& view, const TensorStrides& strides, std::int64_t batch,
                           std::int64_t rows, std::int64_t heads, std::int64_t head_dim, int box_rows) {
-    return encode_tensor_map(driver,
-                             tiled_tensor(view, p.q_dtype, strides, batch, rows, heads, head_dim, box_rows));
+    return encode_tensor_map(driver, tiled_tensor(view, p.q_dtype, strides, batch, rows, heads, head_dim,
+                                                  box_rows, BoxColumns::Block, L2Fetch::Bytes256));
   };
   params.q = encode(args.q, p.q, packed_q ? 1 : p.batch, packed_q ? p.total_q : p.seqlen_q, p.num_heads_q,
                     p.head_dim, spec.tile_m);

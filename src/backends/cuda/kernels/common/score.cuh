@@ -20,15 +20,16 @@ struct ScoreRow {
 
 /// Of row i of a sequence and head, which sees `keys`.
 template <bool kScoreTerms>
-ONEPASS_DEVICE ScoreRow describe_row(const ForwardParams& p, KeyRange keys, const Sequence& seq, int batch_idx, int head,
-                                     int i) {
+ONEPASS_DEVICE ScoreRow describe_row(const ForwardParams& p, KeyRange keys, const Sequence& seq,
+                                     int batch_idx, int head, int i) {
   ScoreRow row{keys, i + seq.seqlen_k - seq.seqlen_q, 0.0f, nullptr};
   if constexpr (kScoreTerms) {
     if (p.alibi_slopes != nullptr) {
       row.slope = p.alibi_slopes[batch_idx * p.alibi_batch_stride + head * p.alibi_head_stride];
     }
     if (p.bias != nullptr) {
-      const Index64 offset = batch_idx * p.bias_batch_stride + head * p.bias_head_stride + i * p.bias_row_stride;
+      const Index64 offset =
+          batch_idx * p.bias_batch_stride + head * p.bias_head_stride + i * p.bias_row_stride;
       row.bias = static_cast<const char*>(p.bias) + offset * (p.bias_is_f32 ? 4 : 2);
     }
   }
@@ -44,8 +45,8 @@ ONEPASS_DEVICE void add_bias(const ScoreRow& row, Index64 key_stride, Value valu
   }
 }
 
-/// kCount scores of a row in place: in natural units after all terms; the exponent's factor is log2(e) afterwards. Term
-/// by term, so that a branch is one for all of them.
+/// kCount scores of a row in place: in natural units after all terms; the exponent's factor is log2(e)
+/// afterwards. Term by term, so that a branch is one for all of them.
 template <class Element, int kCount, class ScoreAt, class KeyAt>
 ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& row, ScoreAt score, KeyAt key) {
 #pragma unroll
@@ -62,8 +63,8 @@ ONEPASS_DEVICE void apply_score_terms(const ForwardParams& p, const ScoreRow& ro
   if (row.bias != nullptr) {
     if (p.bias_is_f32) {
       add_bias<kCount>(
-          row, p.bias_key_stride, [&](Index64 offset) { return reinterpret_cast<const float*>(row.bias)[offset]; },
-          score, key);
+          row, p.bias_key_stride,
+          [&](Index64 offset) { return reinterpret_cast<const float*>(row.bias)[offset]; }, score, key);
     } else {
       add_bias<kCount>(
           row, p.bias_key_stride,

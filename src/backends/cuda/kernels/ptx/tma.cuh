@@ -29,6 +29,16 @@ ONEPASS_DEVICE void tma_load(const TensorMap& map, Uint64* barrier, Uint32 share
       : "memory");
 }
 
+/// The same of a tensor with blocks of columns as its third dimension: all of them.
+ONEPASS_DEVICE void tma_load_rows(const TensorMap& map, Uint64* barrier, Uint32 shared, int row, int head,
+                                  int batch_idx, Uint64 l2_hint) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %3, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(&map), "r"(shared_address(barrier)), "r"(0), "r"(row), "r"(head), "r"(batch_idx), "l"(l2_hint)
+      : "memory");
+}
+
 /// Orders this thread's own accesses to shared memory with those of copies and of wgmma.
 ONEPASS_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -14,9 +14,9 @@
 // Pipeline   a ring of kStages slots: K of a block, V of it, K of the next ... Each has a full and an empty
 //            barrier. kStages is what is in flight; with kStays, slots_in_flight of them are, the others hold
 //            what has landed, and the next item's keys come while this one's rows are joined
-// Pages      a box is min(page, slot) keys, or less so that it divides both: its page is looked up a block
-//            ahead, the first one before the length is known. A box that nobody wants is asked for outside
-//            the tensor, and comes as zeros
+// Pages      a box is min(page, slot) keys, or less so that it divides both. The producer looks up 32 boxes
+//            at a time, one a lane, long before they are asked for, and the first ones before the length is
+//            known. A box that nobody wants is asked for outside the tensor, and comes as zeros
 // Splits     interleaved, so that parts are alike whatever the length. Each stores its normalised rows in the
 //            workspace; the block of a tile that arrives last merges all of them, in order of the splits: the
 //            same bits, whichever is last. With kCluster the eight blocks of a tile are a cluster, and each
@@ -24,7 +24,7 @@
 // Ordering   (merge) a block's stores of its part, barrier of its consumers, count up [thread 0] -> the last
 //            count up, barrier, loads past L1 [all consumers]. A count releases, and the last one acquires,
 //            also what other threads did before the barrier: causality order is cumulative
-// Shared     decode_layout.h; every tile in blocks of 64 columns with the 128-byte swizzle
+// Shared     decode_layout.h; tiles in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread and eight rows: O head_dim_v / 4, Q head_dim / 8, S kTileN / 16
 // Numerics   common/softmax.cuh; keys that no row sees are zeros in shared memory (V) and -inf in S
 // Declines   bias, other head_dims, pages of other than eights, many rows (heuristics_decode.cpp)
@@ -66,7 +66,6 @@ struct DecodeSm90 {
   static constexpr int kDimSteps = Spec::kHeadDim / 16;               // k16 steps of K Q^T
   static constexpr int kOutTiles = Spec::kHeadDimV / 16;              // m16 tiles of O^T
   static constexpr int kChains = kRowTiles * kKeyTiles == 1 ? 2 : 1;  // of products that wait for each other
-  static constexpr int kColumnBlockBytes = kTileN * 128;              // of a tile, 64 columns
   static constexpr int kSlotBytes = decode_slot_bytes(kTileN, Spec::kHeadDim, Spec::kHeadDimV);
   static constexpr int kJointBytes =
       static_cast<int>(decode_joint_bytes(kConsumers, kTileM, Spec::kHeadDimV));
@@ -78,8 +77,9 @@ struct DecodeSm90 {
   static_assert(kTileM % 8 == 0, "rows are whole n8 tiles");
   static_assert(kTileN % (16 * kConsumers) == 0, "a warp has whole m16 tiles of keys");
   static_assert(Spec::kHeadDim % 16 == 0 && Spec::kHeadDimV % 16 == 0, "products take 16 columns a step");
-  static_assert(kTileN / kFewestBoxKeys * column_blocks(Spec::kHeadDim) <= 32 &&
-                    kTileN / kFewestBoxKeys * column_blocks(Spec::kHeadDimV) <= 32,
+  template <int kDim>
+  static constexpr int kCopies = kTileN / kFewestBoxKeys*(decode_copies_rows(kDim) ? 1 : column_blocks(kDim));
+  static_assert(kCopies<Spec::kHeadDim> <= 32 && kCopies<Spec::kHeadDimV> <= 32,
                 "a lane issues one copy of a tile");
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
@@ -115,7 +115,7 @@ struct DecodeSm90 {
 
   RingPosition<kStages> at;
 
-  // Of the producer: the page of its lane's box in block split_idx, asked for before the length is known.
+  // Of the producer: what look_up(split_idx) gave, asked for before the length is known.
   int first_page;
 
   // Of the producer that stays.
@@ -123,6 +123,7 @@ struct DecodeSm90 {
   int num_loads = 0;
 
   // Of a consumer.
+  Uint32 key_rows[kKeyTiles], value_rows[kKeyTiles];  // where in a tile the rows lie that it reads
   Uint32 queries[kRowTiles][kDimSteps][2];
   float s[kRowTiles][kKeyTiles][4];
   float o[kRowTiles][kOutTiles][4];
@@ -170,7 +171,7 @@ struct DecodeSm90 {
       split_idx = p.num_splits.remainder(part, batch_idx);
     }
     if constexpr (Spec::kPaged) {
-      if (warp == kConsumers) first_page = look_up(split_idx * kTileN + lane * all.box_keys);
+      if (warp == kConsumers) first_page = look_up(split_idx);
     }
     seq = sequence_at(p, batch_idx);
     row0 = m_block * kTileM;
@@ -227,14 +228,12 @@ struct DecodeSm90 {
     int row, outer;
   };
 
-  /// Of the box that this lane knows of, in block n of the keys.
-  ONEPASS_DEVICE BoxPlace find_box(int n) const {
+  /// Of this lane's box in block n of the keys, which lies in `page`.
+  ONEPASS_DEVICE BoxPlace find_box(int n, int page) const {
     const int key = n * kTileN + lane * all.box_keys;
     if constexpr (!Spec::kPaged) return {seq.k_row0 + key, p.cu_seqlens_k.data != nullptr ? 0 : batch_idx};
     const BoxPlace outside = {p.page_size.divisor, 0};
-    const bool wanted = lane < all.boxes && n < n_end && key < key_end && key + all.box_keys > key_begin;
-    if (!wanted) return outside;
-    const int page = n == split_idx ? first_page : look_up(key);
+    if (lane >= all.boxes || key >= key_end || key + all.box_keys <= key_begin) return outside;
     if (page < 0 || page >= p.num_pages) {
       *p.error_flag = static_cast<int>(KernelError::PageOutOfPool);
       return outside;
@@ -242,20 +241,35 @@ struct DecodeSm90 {
     return {p.page_size.remainder(key, p.page_size.quotient(key)), page};
   }
 
-  /// The page of a key, as the table has it; past the table there is none.
-  ONEPASS_DEVICE int look_up(int key) const {
+  /// Blocks of keys whose boxes are as many as a warp has lanes.
+  ONEPASS_DEVICE int blocks_at_once() const { return 32 / all.boxes; }
+
+  /// The table's entry for a box of the blocks n, n + num_splits(), ..: box lane % boxes of block
+  /// lane / boxes. Past the table there is none.
+  ONEPASS_DEVICE int look_up(int n) const {
+    const int key = (n + lane / all.boxes * num_splits()) * kTileN + lane % all.boxes * all.box_keys;
     const int column = p.page_size.quotient(key);
     if (column >= p.max_pages) return -1;
     return p.block_table[batch_idx * p.table_batch_stride + column * p.table_page_stride];
   }
 
-  /// A tile of K or V into the next slot, boxes of 64 columns by a lane each.
+  // A tile of kDim columns: block of columns b of key k is at row_in_tile(k) + b * block_bytes().
+  ONEPASS_DEVICE int box_keys() const { return Spec::kPaged ? all.box_keys : kTileN; }  // a power of two
+  template <int kDim>
+  ONEPASS_DEVICE int block_bytes() const {
+    return 128 * (decode_copies_rows(kDim) ? box_keys() : kTileN);
+  }
+  template <int kDim>
+  ONEPASS_DEVICE int row_in_tile(int key) const {
+    if constexpr (!decode_copies_rows(kDim)) return key * 128;
+    const int within = key & (box_keys() - 1);
+    return (key - within) * column_blocks(kDim) * 128 + within * 128;
+  }
+
+  /// A tile of K or V into the next slot, a copy by a lane each.
   template <int kDim>
   ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
     constexpr int kColumnBlocks = column_blocks(kDim);
-    const int box = lane / kColumnBlocks, block = lane % kColumnBlocks;
-    const BoxPlace place = {__shfl_sync(0xffffffffu, known.row, box),
-                            __shfl_sync(0xffffffffu, known.outer, box)};
     Uint64* const full = &control.full[at.index];
     mbarrier_wait(&control.empty[at.index], at.parity ^ 1);
     if constexpr (Spec::kStays) {
@@ -266,23 +280,46 @@ struct DecodeSm90 {
     }
     if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kDim));
     __syncwarp();
-    if (lane < all.boxes * kColumnBlocks) {
-      const Uint32 target =
-          ring + at.index * kSlotBytes + block * kColumnBlockBytes + box * all.box_keys * 128;
-      tma_load(map, full, target, block * kBlockColumns, place.row, head_k, place.outer, l2_hint);
+    const Uint32 slot = ring + at.index * kSlotBytes;
+    if constexpr (decode_copies_rows(kDim)) {
+      if (lane < all.boxes) {
+        tma_load_rows(map, full, slot + row_in_tile<kDim>(lane * all.box_keys), known.row, head_k,
+                      known.outer, l2_hint);
+      }
+    } else {
+      const int box = lane / kColumnBlocks, block = lane % kColumnBlocks;
+      const BoxPlace place = {__shfl_sync(0xffffffffu, known.row, box),
+                              __shfl_sync(0xffffffffu, known.outer, box)};
+      if (box < all.boxes) {
+        tma_load(map, full, slot + block * block_bytes<kDim>() + row_in_tile<kDim>(box * all.box_keys),
+                 block * kBlockColumns, place.row, head_k, place.outer, l2_hint);
+      }
     }
+    __syncwarp();  // no lane runs ahead to the next slot
     at.advance();
   }
 
   /// The keys and values of an item.
   ONEPASS_DEVICE void produce() {
     const Uint64 l2_hint = p.m_blocks.divisor == 1 ? kEvictFirst : kEvictNormal;  // who else reads these keys
-    BoxPlace place = find_box(n_begin);
+    int pages = 0, ahead = 0, i = 0;  // of the blocks at hand, and of those after them
+    if constexpr (Spec::kPaged) {
+      pages = n_begin == split_idx ? first_page : look_up(n_begin);
+      ahead = look_up(n_begin + blocks_at_once() * n_step);
+    }
     for (int n = n_begin; n < n_end; n += n_step) {
-      const BoxPlace next = find_box(n + n_step);
+      int page = 0;
+      if constexpr (Spec::kPaged) {
+        if (i == blocks_at_once()) {
+          i = 0;
+          pages = ahead;
+          ahead = look_up(n + blocks_at_once() * n_step);
+        }
+        page = __shfl_sync(0xffffffffu, pages, i++ * all.boxes + lane % all.boxes);
+      }
+      const BoxPlace place = find_box(n, page);
       load<Spec::kHeadDim>(all.k, place, l2_hint);
       load<Spec::kHeadDimV>(all.v, place, l2_hint);
-      place = next;
     }
   }
 
@@ -307,10 +344,19 @@ struct DecodeSm90 {
     }
   }
 
-  /// Waits for the slot that is next to be read; its address, at this warp's first key.
+  ONEPASS_DEVICE void find_rows() {
+#pragma unroll
+    for (int k = 0; k < kKeyTiles; ++k) {
+      const int first = warp * kWarpKeys + 16 * k;
+      key_rows[k] = row_in_tile<Spec::kHeadDim>(first + ldmatrix_a_place(lane).row);
+      value_rows[k] = row_in_tile<Spec::kHeadDimV>(first + ldmatrix_a_trans_place(lane).row);
+    }
+  }
+
+  /// Waits for the slot that is next to be read; its address.
   ONEPASS_DEVICE Uint32 wait_slot() const {
     mbarrier_wait(&control.full[at.index], at.parity);
-    return ring + at.index * kSlotBytes + warp * kWarpKeys * 128;
+    return ring + at.index * kSlotBytes;
   }
   ONEPASS_DEVICE void leave_slot() {
     __syncwarp();
@@ -327,7 +373,8 @@ struct DecodeSm90 {
 #pragma unroll
       for (int k = 0; k < kKeyTiles; ++k) {
         Uint32 a[4];
-        ldmatrix_x4(a, swizzled<kColumnBlockBytes>(keys, 16 * k + place.row, 2 * step + place.column / 8));
+        ldmatrix_x4(a, swizzled(keys + key_rows[k] + step / 4 * block_bytes<Spec::kHeadDim>(), place.row,
+                                2 * step + place.column / 8));
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           mma_m16n8k16<Element>(sum[step % kChains][t][k], a, queries[t][step][0], queries[t][step][1]);
@@ -382,7 +429,9 @@ struct DecodeSm90 {
     for (int i = lane; i < kWarpKeys * kChunks; i += 32) {
       const int row = i / kChunks;
       if (row >= begin && row < end) continue;
-      store_shared(swizzled<kColumnBlockBytes>(values, row, i % kChunks), uint4{0, 0, 0, 0});
+      const Uint32 block = values + row_in_tile<Spec::kHeadDimV>(warp * kWarpKeys + row) +
+                           i % kChunks / 8 * block_bytes<Spec::kHeadDimV>();
+      store_shared(swizzled(block, row, i % kChunks), uint4{0, 0, 0, 0});
     }
     fence_proxy_async();  // before a copy comes here again
     __syncwarp();
@@ -405,8 +454,8 @@ struct DecodeSm90 {
 #pragma unroll
       for (int tile = 0; tile < kOutTiles; ++tile) {
         Uint32 a[4];
-        ldmatrix_x4_trans(
-            a, swizzled<kColumnBlockBytes>(values, 16 * k + place.row, 2 * tile + place.column / 8));
+        ldmatrix_x4_trans(a, swizzled(values + value_rows[k] + tile / 4 * block_bytes<Spec::kHeadDimV>(),
+                                      place.row, 2 * tile + place.column / 8));
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) mma_m16n8k16<Element>(o[t][tile], a, b[t][0], b[t][1]);
       }
@@ -605,6 +654,7 @@ struct DecodeSm90 {
 
   /// The rows of an item.
   ONEPASS_DEVICE void consume() {
+    find_rows();
     load_queries();
     if constexpr (Spec::kSplit && !Spec::kCluster) {
       if (threadIdx.x == 0) claim_count(arrivals(), all.launch_id);  // while the first keys come

@@ -1,8 +1,8 @@
 // sm90/forward.cuh - attention forward on Hopper
 //
 // Problem    O = softmax(scale * Q K^T, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or paged;
-//            head_dim a multiple of 8 up to 256; causal masks and windows; sinks. kScoreTerms: softcap, ALiBi,
-//            bias, any scale
+//            head_dim a multiple of 8 up to 256; causal masks and windows; sinks. kScoreTerms: softcap,
+//            ALiBi, bias, any scale
 // Tile       kTileM query rows x kTileN keys of one query head; a persistent block walks tiles, and in each
 //            its key blocks high to low
 // Roles      warpgroup 0: one thread finds the tiles, another issues the copies of Q, K and V (tensor memory
@@ -28,6 +28,7 @@
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Shah et al. 2024 (arXiv:2407.08608), sections 3.1, 3.2
 #pragma once
 
+#include "common/launch_count.cuh"
 #include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_range.h"
@@ -39,22 +40,11 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/layout.h"
 #include "sm90/ragged_tiles.cuh"
+#include "sm90/ring.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/warp_scores.cuh"
 
 namespace onepass::cuda {
-
-/// Position in a ring of kCount buffers, and the parity of its round.
-template <int kCount>
-struct RingPosition {
-  int index = 0, parity = 0;
-  ONEPASS_DEVICE void advance() {
-    if (kCount == 1 || ++index == kCount) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 template <class Spec>
 struct ForwardSm90 {
@@ -74,7 +64,6 @@ struct ForwardSm90 {
   static constexpr bool kPasses = kMasked && kConsumers == 3;
   static constexpr bool kIdles = Spec::kRagged && kConsumers == 2;
   static constexpr int kFindAhead = 2;  // key blocks left after this one when the next tile is asked for
-  static constexpr int kMostRows = (1 << 30) - 1024;  // of queries and keys: sums of two stay in 32 bits
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
@@ -124,7 +113,7 @@ struct ForwardSm90 {
   int own_row;   // first of the thread's rows of a tile; the other is eight below
   int work_place;
   int n_min, full_min, full_max;  // of the tile, as in Work; the rest is read from shared memory
-  int n;   // key block whose P is next to be multiplied
+  int n;                          // key block whose P is next to be multiplied
   float s[kTileN / 2], o[Spec::kHeadDimV / 2];
   Uint32 probabilities[kTileN / 4];
   int accumulate;  // 0: the next product starts O anew
@@ -163,14 +152,6 @@ struct ForwardSm90 {
 
   // ---- tiles
 
-  ONEPASS_DEVICE BasicKeyBand<int> narrow_band(const Sequence& seq) const {
-    if constexpr (!kMasked) return {-kMostRows, kMostRows};
-    const KeyBand band = key_band(static_cast<MaskKind>(p.mask_kind), p.window_left, p.window_right,
-                                  seq.seqlen_q, seq.seqlen_k);
-    return {static_cast<int>(max_index(band.lower, -kMostRows)),
-            static_cast<int>(min_index(max_index(band.upper, -kMostRows), kMostRows))};
-  }
-
   /// Whether the tile has rows; fills `found` then.
   ONEPASS_DEVICE bool locate(int tile, Work& found) const {
     int m_block, head;  // head: of all sequences
@@ -197,7 +178,8 @@ struct ForwardSm90 {
     found.head = head;
     found.row0 = row0;
     found.seq = seq;
-    const BasicKeyBand<int> band = narrow_band(seq);
+    BasicKeyBand<int> band{-kMostCountedRows, kMostCountedRows};
+    if constexpr (kMasked) band = narrow_key_band(p, seq);
     found.band_lower = band.lower;
     found.band_upper = band.upper;
     const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q);
@@ -222,22 +204,14 @@ struct ForwardSm90 {
     return true;
   }
 
-  /// Before a block's first ticket: makes the word this launch's, whatever it held.
-  ONEPASS_DEVICE void claim_tickets() const {
-    const Uint64 mine = static_cast<Uint64>(all.launch_id) << 32;
-    Uint64 seen = *static_cast<volatile unsigned long long*>(all.ticket);
-    while (seen >> 32 != all.launch_id) seen = atomicCAS(all.ticket, seen, mine);
-  }
-
   /// Each block ends with a ticket that is too high, so as many are drawn as there are tiles; the last leaves
   /// the word to any later launch.
   ONEPASS_DEVICE int draw_ticket() const {
     const int count =
         static_cast<int>(atomicAdd(reinterpret_cast<unsigned*>(all.ticket), 1u));  // the low word
-    if (!Spec::kRagged && count + 1 == all.num_tiles) free_tickets();
+    if (!Spec::kRagged && count + 1 == all.num_tiles) free_count(all.ticket);
     return count + static_cast<int>(gridDim.x);
   }
-  ONEPASS_DEVICE void free_tickets() const { *static_cast<volatile unsigned long long*>(all.ticket) = 0; }
 
   /// Of the phase of work_wanted that the loads of the tile at work_at end; there is one for each tile.
   ONEPASS_DEVICE int wanted_parity() const {
@@ -249,7 +223,7 @@ struct ForwardSm90 {
   /// their end. Only then it draws a ticket, so that tickets go to blocks that will be free soon; earlier
   /// where tiles are too short for that.
   ONEPASS_DEVICE void schedule() {
-    if constexpr (Spec::kTicket) claim_tickets();
+    if constexpr (Spec::kTicket) claim_count(all.ticket, all.launch_id);
     int tile = static_cast<int>(blockIdx.x);
     const bool early = !Spec::kTicket || all.draw_early != 0;
     for (;;) {
@@ -273,7 +247,7 @@ struct ForwardSm90 {
   /// high.
   ONEPASS_DEVICE void schedule_ragged() {
     const bool leads = (threadIdx.x & 31) == 0;
-    if (leads) claim_tickets();
+    if (leads) claim_count(all.ticket, all.launch_id);
     RaggedTiles<Spec::kTileM, kMasked> tiles(p, all.head_group.divisor);
     const bool early = all.draw_early != 0;
     int tile = static_cast<int>(blockIdx.x);
@@ -286,7 +260,7 @@ struct ForwardSm90 {
         if (early) mbarrier_wait(&barriers.work_wanted, wanted_parity() ^ 1);
         mbarrier_arrive(&barriers.work_full[work_at.index]);
         if (over) {
-          if (tile - static_cast<int>(gridDim.x) + 1 == tiles.num_tiles()) free_tickets();
+          if (tile - static_cast<int>(gridDim.x) + 1 == tiles.num_tiles()) free_count(all.ticket);
         } else {
           if (!early) mbarrier_wait(&barriers.work_wanted, wanted_parity());
           tile = draw_ticket();
@@ -336,8 +310,8 @@ struct ForwardSm90 {
     }
   }
 
-  /// Where this lane's part of a block of keys lies in the pool. One without a page becomes zeros: no row of the
-  /// tile sees its keys, or the table names a page that the pool does not have.
+  /// Where this lane's part of a block of keys lies in the pool. One without a page becomes zeros: no row of
+  /// the tile sees its keys, or the table names a page that the pool does not have.
   struct PagePart {
     int page, slot;
   };
@@ -388,9 +362,8 @@ struct ForwardSm90 {
           load_parts<Spec::kHeadDim>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
                                      part, head_k);
         } else {
-          load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index],
-                                       shared_k + k_at.index * kKeyBytes, row0 + key, head_k, k_batch,
-                                       kEvictLast);
+          load<Spec::kHeadDim, kTileN>(all.k, &barriers.k_full[k_at.index], shared_k + k_at.index * kKeyBytes,
+                                       row0 + key, head_k, k_batch, kEvictLast);
         }
         if (first) {
           mbarrier_wait(&barriers.q_empty[q_at.index], q_at.parity ^ 1);
@@ -468,9 +441,7 @@ struct ForwardSm90 {
   }
 
   /// Of block n: some row does not see all of it.
-  ONEPASS_DEVICE bool is_masked() const {
-    return n >= full_max || (kMaskBegin && n < full_min);
-  }
+  ONEPASS_DEVICE bool is_masked() const { return n >= full_max || (kMaskBegin && n < full_min); }
 
   /// Scores of block n after scale, softcap, ALiBi and bias.
   ONEPASS_DEVICE void change_scores() {

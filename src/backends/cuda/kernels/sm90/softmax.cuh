@@ -53,9 +53,7 @@ struct BlockSoftmax {
   ONEPASS_DEVICE static int columns_before(int column) {
     return max(0, 2 * (column >> 3) + min(column & 7, 2));
   }
-  ONEPASS_DEVICE static Uint32 low_bits(int count) {
-    return count >= 32 ? 0xffffffffu : (1u << count) - 1;
-  }
+  ONEPASS_DEVICE static Uint32 low_bits(int count) { return count >= 32 ? 0xffffffffu : (1u << count) - 1; }
 
   /// Before a row's first block, which takes an update.
   ONEPASS_DEVICE void start() {

@@ -8,11 +8,16 @@
 
 namespace onepass::cuda {
 
-/// Of 16 bytes of a row of a tile with the 128-byte swizzle: `chunk` counts them from the row's start, `row`
-/// from a row that is a multiple of eight; kBlockBytes from a block of 64 columns to the next.
+/// Of 16 bytes in a row of 128 with the 128-byte swizzle: `chunk` counts them from the row's start, `row` from
+/// one that is a multiple of eight.
+ONEPASS_DEVICE Uint32 swizzled(Uint32 row_address, int row, int chunk) {
+  return row_address + ((chunk ^ row) & 7) * 16;
+}
+
+/// The same in a tile whose blocks of 64 columns are kBlockBytes apart.
 template <int kBlockBytes>
 ONEPASS_DEVICE Uint32 swizzled(Uint32 tile, int row, int chunk) {
-  return tile + chunk / 8 * kBlockBytes + row * 128 + ((chunk ^ row) & 7) * 16;
+  return swizzled(tile + chunk / 8 * kBlockBytes + row * 128, row, chunk);
 }
 
 /// q, k: shared addresses of the first row of 16, in the first block of columns. d[half]: keys 8 * half and
