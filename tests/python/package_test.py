@@ -97,4 +97,4 @@ def test_build_requirements_are_pinned_alike():
     root = Path(__file__).parents[2]
     pins = re.search(r"requires = \[(.*)\]", (root / "pyproject.toml").read_text()).group(1)
     for pin in re.findall(r'"([^"]*)"', pins):
-        assert pin in (root / "python" / "requirements.txt").read_text().splitlines()
+        assert pin in (root / "python" / "requirements-build.txt").read_text().splitlines()
