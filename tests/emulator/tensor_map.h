@@ -22,9 +22,9 @@ struct EmulatedTensorMap {
 cuda::TensorMap to_tensor_map(const EmulatedTensorMap& map);
 EmulatedTensorMap from_tensor_map(const cuda::TensorMap& map);
 
-/// cp.async.bulk.tensor with the 128-byte swizzle, of the box that begins at `first`: (column, row, block, head,
-/// batch). The bytes arrive when somebody waits for the phase of the mbarrier that counts them; until then they
-/// are poison.
+/// cp.async.bulk.tensor with the 128-byte swizzle, of the box that begins at `first`: (column, row, block,
+/// head, batch). The bytes arrive when somebody waits for the phase of the mbarrier that counts them; until
+/// then they are poison.
 void issue_tensor_copy(const cuda::TensorMap& map, std::int64_t mbarrier, std::int64_t shared_address,
                        const std::array<int, 5>& first);
 

@@ -622,8 +622,8 @@ struct ForwardSm90 {
     }
   }
 
-  /// All key blocks of a tile whose first product is in flight, but for the last P V: with maxima the first one
-  /// and those that need a mask, without them the ones between.
+  /// All key blocks of a tile whose first product is in flight, but for the last P V: with maxima the first
+  /// one and those that need a mask, without them the ones between.
   ONEPASS_DEVICE void walk(int query_stage) {
     const Work& tile = barriers.work[work_place];
     const bool passes = passes_first(tile);

@@ -4,12 +4,12 @@
 // Accumulators of wgmma m64nNk16: a thread owns two rows, eight apart; of each, columns 8 j + 2 (lane % 4) +
 // {0, 1}. Exponents are taken against a reference: a maximum of the row over earlier blocks. Sum and O keep
 // one factor as long as it stays, and the end divides by a sum with the same reference, so nothing is lost.
-//   Masked blocks, and the first (update): their maxima are found, and become the references of rows where
-//   they are more than 2^kSlack above them.
+//   Masked blocks, and the first, and all whose scores were changed (update): their maxima are found, and
+//   become the references of rows where they are more than 2^kSlack above them.
 //   Blocks that every row sees whole (update_whole): no maxima. Terms are taken against the references there
 //   are, and their sum tells when one was too low. The scores are gone then, so they are computed once more
-//   (redo_block in forward.cuh), and the row takes the block's maximum. A term over 1 is as exact as one under
-//   it, as long as the type of P holds it; TermLimit says how large a sum may be.
+//   (redo_block in forward.cuh), and the row takes the block's maximum. A term over 1 is as exact as one
+//   under it, as long as the type of P holds it; TermLimit says how large a sum may be.
 // A row's bits depend on that row alone. Numerics otherwise as in common/softmax.cuh. Sources: Milakov and
 // Gimelshein 2018 (arXiv:1805.02867); Dao 2023 (arXiv:2307.08691), section 3.1. A threshold for moving the
 // maximum is FlashAttention-4's idea; leaving the maxima out is ours.

@@ -8,8 +8,8 @@
 
 namespace onepass::cuda {
 
-/// Of 16 bytes in a row of 128 with the 128-byte swizzle: `chunk` counts them from the row's start, `row` from
-/// one that is a multiple of eight.
+/// Of 16 bytes in a row of 128 with the 128-byte swizzle: `chunk` counts them from the row's start, `row`
+/// from one that is a multiple of eight.
 ONEPASS_DEVICE Uint32 swizzled(Uint32 row_address, int row, int chunk) {
   return row_address + ((chunk ^ row) & 7) * 16;
 }
