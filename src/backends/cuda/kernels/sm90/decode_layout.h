@@ -7,7 +7,7 @@
 namespace onepass::cuda {
 
 /// Whether one copy takes whole rows of a box of keys, which lie box after box then, each in blocks of 64
-/// columns with all its keys. Otherwise copies take 64 columns each, and the blocks have all keys of the tile.
+/// columns with all its keys. Otherwise copies take 64 columns each, and blocks have all keys of the tile.
 ONEPASS_HOST_DEVICE constexpr bool decode_copies_rows(int head_dim) { return head_dim % kBlockColumns == 0; }
 
 /// A slot of the ring holds a tile of K or one of V.
