@@ -4,7 +4,7 @@
     make_tables.py            rewrite the text between the markers <!-- bench:NAME:begin --> and <!-- bench:NAME:end -->
     make_tables.py --check    change nothing; exit status 1 when a file does not hold what the results say
 
-Needs Python only. Markers: bench:cpu and bench:gpu are summaries, bench:cpu-full and bench:gpu-full have every case.
+Needs Python only. Markers: bench:cpu, bench:gpu and bench:decode are summaries; bench:cpu-full and so on have every case.
 Where there is no result of a kind, its places are empty.
 """
 
@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 import cpu_tables
+import decode_tables
 import gpu_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = {"cpu": cpu_tables, "gpu": gpu_tables}
+KINDS = {"cpu": cpu_tables, "gpu": gpu_tables, "decode": decode_tables}
 PLACES = {"README.md": "{kind}", "docs/benchmarks.md": "{kind}-full"}
 
 

@@ -10,6 +10,7 @@ ROOT = Path(os.environ["ONEPASS_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
 
 import cases  # noqa: E402  (after the path)
+import decode_tables  # noqa: E402
 import gpu_tables  # noqa: E402
 import make_tables  # noqa: E402
 import timing  # noqa: E402
@@ -152,6 +153,19 @@ class Tables(unittest.TestCase):
         for line_group in gpu_tables.full(invented_result()).split("\n\n"):
             widths = {line.count("|") for line in line_group.splitlines() if line.startswith("|")}
             self.assertLessEqual(len(widths), 1, line_group)
+
+    def test_decode_is_compared_with_the_better_layout_of_the_peer(self):
+        def timed(us):
+            return {"median_s": us * 1e-6, "tbytes_per_s": 10 / us}
+        result = {"gpu": {"name": "X"}, "versions": {"cuda": "13", "cudnn": "9", "torch": "2"}, "commit": "c", "date": "d",
+                  "points": [{"context": 1024, "batch": 1, "results": {
+                                 "dense": timed(5), "page64": timed(6), "cudnn_bshd": timed(10), "cudnn_bhsd": timed(8)}},
+                             {"context": 4096, "batch": 8, "results": {"dense": timed(20), "cudnn_bshd": timed(18)}}]}
+        text = decode_tables.summary(result)
+        self.assertIn("(1.20x (0.90 to 1.60))", text)
+        self.assertIn("| 1,024 | 5 us (1.60x) | - |", text)
+        self.assertIn("| 4,096 | - | 20 us (0.90x) |", text)
+        self.assertIn("| 1,024, 1 | 5.0 (2.00) | 6.0 (1.67) | - | 10.0 (1.00) | 8.0 (1.25) |", decode_tables.full(result))
 
     def test_markers_are_replaced_and_kept_when_there_is_no_result(self):
         page = "a\n<!-- bench:gpu:begin -->\nold\n<!-- bench:gpu:end -->\nb\n"
