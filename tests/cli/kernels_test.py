@@ -66,19 +66,19 @@ class Kernels(CliTest):
 
     def test_warm_fills_the_cache_once(self):
         self.need_compiler()
-        first = self.document("kernels", "warm", CASE, "--device", "h200")["kernels"]
+        first = self.document("kernels", "warm", CASE, "--device", "a100")["kernels"]
         self.assertEqual([kernel["origin"] for kernel in first], ["compiled"] * 2)
         self.assertIn("sm80_forward", first[0]["name"])
-        again = self.document("kernels", "warm", CASE, "--device", "h200")["kernels"]
+        again = self.document("kernels", "warm", CASE, "--device", "a100")["kernels"]
         self.assertEqual([kernel["origin"] for kernel in again], ["disk cache"] * 2)
         rows = self.document("kernels", "list")["kernels"]
         self.assertEqual(sorted(row["name"] for row in rows), sorted(kernel["name"] for kernel in first))
         self.assertEqual({row["origin"] for row in rows}, {"disk cache"})
-        self.assertIn("disk cache", self.succeed("kernels", "warm", CASE, "--device", "h200"))
+        self.assertIn("disk cache", self.succeed("kernels", "warm", CASE, "--device", "a100"))
 
     def test_processes_that_compile_the_same_kernels_all_succeed_and_leave_one_entry_each(self):
         self.need_compiler()
-        command = [ONEPASS, "kernels", "warm", CASE, "--device", "h200", "--json"]
+        command = [ONEPASS, "kernels", "warm", CASE, "--device", "a100", "--json"]
         running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
         for process in running:
             out, err = process.communicate(timeout=240)
@@ -86,7 +86,7 @@ class Kernels(CliTest):
             for kernel in json.loads(out)["kernels"]:
                 self.assertIn(kernel["origin"], ("compiled", "disk cache"))
         self.assertEqual(len(os.listdir(self.path("cache"))), 2)
-        kernels = self.document("kernels", "warm", CASE, "--device", "h200")["kernels"]
+        kernels = self.document("kernels", "warm", CASE, "--device", "a100")["kernels"]
         self.assertEqual([kernel["origin"] for kernel in kernels], ["disk cache"] * 2)
 
     def test_warm_into_a_folder_that_takes_nothing_says_so(self):
