@@ -62,7 +62,8 @@ struct ForwardSm90 {
   static constexpr bool kMasked = Spec::kMaskEnd;  // more than the end of the keys
   static constexpr bool kMaskBegin = Spec::kMaskBegin;
   static constexpr bool kPasses = kMasked && kConsumers == 3;
-  static constexpr bool kIdles = Spec::kRagged && kConsumers == 2;
+  // Warpgroups without rows let a tile go by; of three, not where that and a mask or pages exceed registers.
+  static constexpr bool kIdles = Spec::kRagged && (kConsumers == 2 || (!kMasked && !Spec::kPaged));
   static constexpr int kFindAhead = 2;  // key blocks left after this one when the next tile is asked for
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
@@ -614,12 +615,16 @@ struct ForwardSm90 {
 
   /// A tile without rows for this warpgroup: it takes its turns and lets every buffer go.
   ONEPASS_DEVICE void walk_idle(int query_stage) {
+#pragma unroll 1
     while (n > n_min) {
       pass_values();
       --n;
       mbarrier_wait(&barriers.k_full[k_at.index], k_at.parity);
       release_keys(query_stage);
     }
+    // So that those of the last tile need no registers until the next one.
+#pragma unroll
+    for (int i = 0; i < kTileN / 4; ++i) probabilities[i] = 0;
   }
 
   /// All key blocks of a tile whose first product is in flight, but for the last P V: with maxima the first
