@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
 #include <vector>
 
 #include "backends/cuda/kernels/sm90/decode_layout.h"
-#include "dispatch/heuristics_sm90.h"
 #include "dispatch/tensor_map_limits.h"
+#include "problem/validate.h"
 
 namespace onepass {
 namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
 constexpr std::int64_t kMostTiles = 3;   // of a key head; beyond, a kernel with wider tiles reads less
 constexpr std::int64_t kManyKeys = 512;  // below, more tiles than one cost more than keys do (a guess)
 constexpr int kConsumerWarps = 4;
@@ -79,7 +77,8 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
   const auto bytes = static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * 2);
   const bool may_stay =
       device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second;
-  const std::int64_t tiles_per_sequence = tiles / std::max<std::int64_t>(1, p.batch);
+  const std::int64_t tiles_per_sequence =
+      std::max<std::int64_t>(1, tiles / std::max<std::int64_t>(1, p.batch));  // of no sequences, too
   std::vector<Form> forms;
   const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
   const std::int64_t last =
@@ -118,30 +117,12 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const 
         "is for up to {} query rows of a key head with {} keys, and there are {} ({} heads of {})", most_rows,
         p.seqlen_k, rows, p.group(), p.seqlen_q);
   }
-  if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
-  if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";  // of a tensor map
-  const bool paged = p.k_layout == SequenceLayout::Paged;
-  if (paged && p.page_size % cuda::kFewestBoxKeys != 0) {
-    return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
-                       p.page_size);
-  }
-  const bool packed_q = p.q_layout == SequenceLayout::Packed, packed_k = p.k_layout == SequenceLayout::Packed;
-  const std::int64_t q_batch = packed_q ? 1 : p.batch, q_rows = packed_q ? p.total_q : p.seqlen_q;
-  const auto [k_batch, k_rows] = key_rows(p);
-  for (const auto& [name, batch, num_rows, heads, strides] :
-       {std::tuple{"q", q_batch, q_rows, p.num_heads_q, p.q},
-        {"k", k_batch, k_rows, p.num_heads_k, p.k},
-        {"v", k_batch, k_rows, p.num_heads_k, p.v},
-        {"out", q_batch, q_rows, p.num_heads_q, p.out}}) {
-    if (!fits_tensor_map(batch, num_rows, heads, strides)) {
-      return fmt::format(
-          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
-          name);
-    }
-  }
-  if (std::max({p.seqlen_k, p.total_q, packed_k ? p.total_k : 0, k_batch}) > kMostRows)
+  if (auto reason = decline_tensor_maps(p)) return reason;
+  const RowExtents extents = key_rows(p);
+  if (std::max({p.seqlen_k, p.total_q, extents.batch, extents.rows}) > kMostMappedRows)
     return "counts rows in 30 bits";
-  if (p.batch * p.num_heads_k * kMostTiles > kMaxInt / 256) return "has more work than one grid holds";
+  if (p.batch * p.num_heads_k > kMaxInt / (kMostTiles * kMaxSplits))
+    return "has more work than one grid holds";
   return std::nullopt;
 }
 

@@ -59,7 +59,8 @@ bool has_unowned_rows(const AttentionProblem& problem) {
   return problem.has_seqused_q || problem.q_layout == SequenceLayout::Packed;
 }
 
-std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const DeviceInfo& device) {
+std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const DeviceInfo& device,
+                                                int requested_splits) {
   if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
   if (device.compute_capability < 80) {
     return fmt::format("needs compute capability 8.0, and {} has {}.{}", device.name,
@@ -79,7 +80,7 @@ std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const
   }
   const std::int64_t rows = p.seqlen_q * p.group();
   if (std::max({rows, p.seqlen_k, p.total_q, p.total_k}) > kMaxInt - 1024) return "counts rows in 31 bits";
-  if (p.batch * p.num_heads_q * ceil_div(rows, 32) > kMaxInt / 128)
+  if (choose_sm80_forward(p, device, requested_splits).grid > kMaxInt)
     return "has more work than one grid holds";
   return std::nullopt;
 }

@@ -18,10 +18,11 @@ struct Sm80ForwardConfig {
   bool operator==(const Sm80ForwardConfig&) const = default;
 };
 
-/// Why the family does not take a problem on a device; empty when it does.
-std::optional<std::string> decline_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device);
+/// Why the family does not take a problem on a device; empty when it does. requested_splits: 0 leaves the
+/// choice to the heuristic.
+std::optional<std::string> decline_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device,
+                                                int requested_splits);
 
-/// requested_splits: 0 leaves the choice to the heuristic.
 Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device,
                                       int requested_splits);
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
-#include <tuple>
 
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
@@ -14,9 +12,7 @@ namespace onepass {
 namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1024;  // the kernel adds two in 32 bits
-constexpr std::int64_t kShortTiles = 4;   // key blocks that are done before a ticket has been drawn and found
-constexpr std::int64_t kSmallestBox = 8;  // rows; the swizzle of shared memory repeats after as many
+constexpr std::int64_t kShortTiles = 4;  // key blocks that are done before a ticket has been drawn and found
 constexpr std::int64_t kFewRows =
     64;  // a warpgroup has as many; below, packed heads and splits use a GPU better
 
@@ -55,18 +51,6 @@ std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& devi
 
 }  // namespace
 
-RowExtents key_rows(const AttentionProblem& p) {
-  switch (p.k_layout) {
-    case SequenceLayout::Packed: return {1, p.total_k};
-    case SequenceLayout::Paged: return {p.num_pages, p.page_size};
-    default: return {p.batch, p.seqlen_k};
-  }
-}
-
-int page_box(std::int64_t page_size, int tile_n) {
-  return static_cast<int>(std::gcd(page_size, std::int64_t{tile_n}));
-}
-
 std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const DeviceInfo& device,
                                                 int requested_splits) {
   if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
@@ -87,26 +71,9 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
   if (p.seqlen_q < kFewRows) {
     return fmt::format("is for {} query rows and more, and there are {}", kFewRows, p.seqlen_q);
   }
-  if (p.total_q == 0) return "needs queries, and there are none";  // a tensor map has no empty dimension
-  if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
-  if (p.k_layout == SequenceLayout::Paged && p.page_size % kSmallestBox != 0) {
-    return fmt::format("takes pages of a multiple of {} keys, and they have {}", kSmallestBox, p.page_size);
-  }
-  const std::int64_t q_batch = p.q_layout == SequenceLayout::Packed ? 1 : p.batch;
-  const std::int64_t q_rows = p.q_layout == SequenceLayout::Packed ? p.total_q : p.seqlen_q;
-  const auto [k_batch, k_rows] = key_rows(p);
-  for (const auto& [name, batch, rows, heads, strides] :
-       {std::tuple{"q", q_batch, q_rows, p.num_heads_q, p.q},
-        {"k", k_batch, k_rows, p.num_heads_k, p.k},
-        {"v", k_batch, k_rows, p.num_heads_k, p.v},
-        {"out", q_batch, q_rows, p.num_heads_q, p.out}}) {
-    if (!fits_tensor_map(batch, rows, heads, strides)) {
-      return fmt::format(
-          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
-          name);
-    }
-  }
-  if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostRows) return "counts rows in 30 bits";
+  if (auto reason = decline_tensor_maps(p)) return reason;
+  if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostMappedRows)
+    return "counts rows in 30 bits";
   if (p.batch * p.num_heads_q * ceil_div(p.seqlen_q, 128) > kMaxInt / 256) return "counts tiles in 31 bits";
   return std::nullopt;
 }

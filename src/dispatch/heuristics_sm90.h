@@ -28,15 +28,6 @@ struct Sm90ForwardConfig {
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
 
-/// What k and v are to the tensor memory accelerator: sequences of rows, or pages of them.
-struct RowExtents {
-  std::int64_t batch, rows;
-};
-RowExtents key_rows(const AttentionProblem& problem);
-
-/// Rows of a page that are copied at once into a tile of keys: a divisor of both.
-int page_box(std::int64_t page_size, int tile_n);
-
 /// Why the family does not take a problem on a device; empty when it does.
 std::optional<std::string> decline_sm90_forward(const AttentionProblem& problem, const DeviceInfo& device,
                                                 int requested_splits);

@@ -28,7 +28,7 @@ std::optional<std::string> cpu_only(const AttentionProblem& problem, const Devic
 std::optional<std::string> decline_sm80(const AttentionProblem& problem, const DeviceInfo& device,
                                         const PlanRequest& request) {
   if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
-  return decline_sm80_forward(problem, device);
+  return decline_sm80_forward(problem, device, request.num_splits);
 }
 
 std::optional<std::string> decline_sm90(const AttentionProblem& problem, const DeviceInfo& device,

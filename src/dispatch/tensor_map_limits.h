@@ -1,23 +1,28 @@
-// Which tensors the tensor memory accelerator can be told of.
+// What the kernels that copy by tensor maps can be told of, and how they see K and V.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "problem/attention_problem.h"
 
 namespace onepass {
 
-/// A dimension of this extent and stride (elements of 16 bits) can be one of a tensor map: 16-byte steps
-/// forward, below 2^40 bytes.
-constexpr bool fits_tensor_map(std::int64_t extent, std::int64_t stride) {
-  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
-}
+/// The most rows that these kernels count: they add two such numbers in 32 bits.
+constexpr std::int64_t kMostMappedRows = (std::int64_t{1} << 30) - 1024;
 
-/// batch: sequences, or pages of a pool, whose rows are slots.
-constexpr bool fits_tensor_map(std::int64_t batch, std::int64_t rows, std::int64_t heads,
-                               const TensorStrides& strides) {
-  return strides.dim == 1 && fits_tensor_map(batch, strides.batch) && fits_tensor_map(rows, strides.row) &&
-         fits_tensor_map(heads, strides.head);
-}
+/// What k and v are to the tensor memory accelerator: sequences of rows, or pages of them.
+struct RowExtents {
+  std::int64_t batch, rows;
+};
+RowExtents key_rows(const AttentionProblem& problem);
+
+/// Rows of a page that are copied at once into a tile of keys: a divisor of both.
+int page_box(std::int64_t page_size, int tile_n);
+
+/// Why a problem's tensors are none for a tensor map, which has no empty dimension and steps of 16 bytes
+/// forward, or its pages none to put a tile together from; empty when they are.
+std::optional<std::string> decline_tensor_maps(const AttentionProblem& problem);
 
 }  // namespace onepass

@@ -68,7 +68,7 @@ inline constexpr EmulatedCase kCases[] = {
 // sm90_decode: tiles stand in dispatch/heuristics_decode.cpp. Padded keys and values are NaN, and so are
 // pages that nobody has; columns of a table past a sequence's pages lead out of the pool.
 inline constexpr EmulatedCase kDecodeCases[] = {
-    // head_dim 128: 64 keys a block, 8 rows
+    // head_dim 128: 128 keys a block, 8 rows
     {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128"},
     {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128_split1"},
     {"h200", "bf16_b4_hq4_hk1_sq1_sk63_d128_ragged_split2"},
@@ -90,7 +90,7 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     // 16 rows, and more than one tile of them
     {"h200", "bf16_b2_hq10_hk1_sq2_sk520_d128_causal_split2"},
     {"h200", "bf16_b1_hq12_hk1_sq3_sk1200_d128_page16_causal_wl60_wr1_ragged_split3_sink"},
-    // head_dim 64: 128 keys a block
+    // head_dim 64: 24 rows
     {"h200", "bf16_b2_hq4_hk1_sq1_sk400_d64_ragged_split2"},
     {"h200", "f16_b1_hq71_hk1_sq1_sk520_d64_split2"},
     {"h200", "bf16_b2_hq8_hk1_sq4_sk1200_d64_page16_causal_ragged_split2"},

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -157,6 +159,45 @@ TEST(emulated_decode_indices, a_length_past_the_plans_bound_is_cut_and_reported)
   ASSERT_NO_FATAL_FAILURE(paged.call.run(BlockOrder::Ascending));
   EXPECT_NE(paged.call.error(), 0);
   EXPECT_TRUE(paged.memory.guards_intact());
+}
+
+// ---- whatever device memory holds
+
+/// Numbers of all sizes in every index tensor of a case, whose differences are int32; false when it has none.
+bool scramble_indices(const ForwardArguments& args, std::mt19937& random) {
+  constexpr int kMost = std::numeric_limits<int>::max() / 2, kLeast = std::numeric_limits<int>::min() / 2;
+  bool found = false;
+  for (const TensorView* view :
+       {&args.cu_seqlens_q, &args.cu_seqlens_k, &args.seqused_q, &args.seqused_k, &args.block_table}) {
+    if (!view->present()) continue;
+    found = true;
+    for (std::int64_t i = 0; i < view->num_elements(); ++i) {
+      const int values[] = {kLeast, -1, 0, 1, 17, 64, 200, kMost, static_cast<int>(random()) / 2};
+      ints_of(*view)[i] = values[random() % std::size(values)];
+    }
+  }
+  return found;
+}
+
+void check_any_indices(const DeviceInfo& device, const char* text) {
+  SCOPED_TRACE(text);
+  verify::CaseTensors tensors = verify::make_tensors(parse_case(text));
+  const Plan plan = plan_on(device, tensors);
+  verify::GuardedBuffer memory(plan.workspace_bytes());
+  Call call(plan, tensors.args, {static_cast<std::byte*>(memory.data()), memory.size()});
+  std::mt19937 random(1);
+  for (const BlockOrder order : {BlockOrder::Ascending, BlockOrder::Descending}) {
+    if (!scramble_indices(tensors.args, random)) return;
+    ASSERT_NO_FATAL_FAILURE(call.run(order));
+    EXPECT_TRUE(memory.guards_intact());
+    for (const auto& buffer : tensors.buffers) EXPECT_TRUE(buffer.memory->guards_intact()) << buffer.name;
+  }
+}
+
+TEST(emulated_decode_indices, whatever_they_are_a_launch_ends_and_stays_in_its_memory) {
+  const DeviceInfo device = emulated_device("h200", kDecodeInstructions);
+  for (const EmulatedCase& each : kDecodeCases) check_any_indices(device, each.text);
+  for (const EmulatedCase& each : kStayingDecodeCases) check_any_indices(small_device(), each.text);
 }
 
 }  // namespace

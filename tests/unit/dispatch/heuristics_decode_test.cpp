@@ -120,6 +120,17 @@ TEST(heuristics_decode, asked_for_splits_are_taken_as_they_are) {
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 4096, 128), h200(), 1).decode.split);
 }
 
+TEST(heuristics_decode, no_sequences_are_no_work_whatever_the_buffers_hold) {
+  AttentionProblem problem = bf16_problem(0, 32, 8, 1, 4096, 128);
+  problem.q_layout = problem.k_layout = SequenceLayout::Packed;
+  problem.total_q = 4;
+  problem.total_k = 1 << 20;
+  EXPECT_EQ(decline_sm90_decode(problem, h200()), std::nullopt);
+  const Sm90DecodeConfig config = choose_sm90_decode(problem, h200(), 0);
+  EXPECT_EQ(config.grid, 0);
+  EXPECT_EQ(config.tiles, 0);
+}
+
 TEST(heuristics_decode, a_box_is_the_most_keys_that_divide_page_and_tile) {
   const auto box = [](std::int64_t head_dim, std::int64_t page_size) {
     const AttentionProblem problem = paged_problem(1, 8, 8, 4096, head_dim, page_size);
@@ -152,6 +163,11 @@ TEST(heuristics_decode, what_it_does_not_take_is_named) {
   EXPECT_THAT(reason(paged_problem(2, 32, 8, 4096, 128, 4)),
               Optional(HasSubstr("pages of a multiple of 8 keys, and they have 4")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 0, 128)), Optional(HasSubstr("needs keys")));
+
+  EXPECT_EQ(reason(bf16_problem(87381, 32, 8, 1, 4096, 128)), std::nullopt);
+  EXPECT_THAT(reason(bf16_problem(87382, 32, 8, 1, 4096, 128)),
+              Optional(HasSubstr("more work than one grid holds")))
+      << "3 tiles of 1024 splits each";
 
   AttentionProblem changed = plain;
   changed.has_bias = true;

@@ -63,19 +63,29 @@ TEST(heuristics_sm80, shared_memory_fits_every_device_at_every_head_dim) {
 TEST(heuristics_sm80, what_the_family_cannot_do_is_said) {
   const DeviceInfo h200 = *find_device("h200");
   AttentionProblem problem = bf16_problem(1, 2, 2, 64, 64, 128);
-  EXPECT_EQ(decline_sm80_forward(problem, h200), std::nullopt);
+  EXPECT_EQ(decline_sm80_forward(problem, h200, 0), std::nullopt);
   problem.k.dim = 2;
-  EXPECT_EQ(decline_sm80_forward(problem, h200), "needs stride 1 in the last dimension, and k has 2");
+  EXPECT_EQ(decline_sm80_forward(problem, h200, 0), "needs stride 1 in the last dimension, and k has 2");
   problem = bf16_problem(1, 2, 2, 64, 64, 600);
-  EXPECT_THAT(*decline_sm80_forward(problem, h200), ::testing::HasSubstr("head_dim up to 576"));
+  EXPECT_THAT(*decline_sm80_forward(problem, h200, 0), ::testing::HasSubstr("head_dim up to 576"));
   problem = bf16_problem(1, 2, 2, 64, 64, 128);
   problem.kv_dtype = DType::F8E4M3;
-  EXPECT_EQ(decline_sm80_forward(problem, h200), "takes k and v in q's dtype, and they are f8e4m3");
+  EXPECT_EQ(decline_sm80_forward(problem, h200, 0), "takes k and v in q's dtype, and they are f8e4m3");
   problem.kv_dtype = DType::BF16;
   DeviceInfo turing = h200;
   turing.name = "turing";
   turing.compute_capability = 75;
-  EXPECT_EQ(decline_sm80_forward(problem, turing), "needs compute capability 8.0, and turing has 7.5");
+  EXPECT_EQ(decline_sm80_forward(problem, turing, 0), "needs compute capability 8.0, and turing has 7.5");
+}
+
+TEST(heuristics_sm80, a_grid_of_31_bits_holds_the_tiles_times_the_splits) {
+  const DeviceInfo a100 = *find_device("a100");
+  const AttentionProblem long_prompts = bf16_problem(16, 64, 8, 1 << 16, 1 << 16, 128);
+  EXPECT_EQ(decline_sm80_forward(long_prompts, a100, 0), std::nullopt)
+      << "a million tiles of 64 rows or more";
+  const AttentionProblem many = bf16_problem(1 << 18, 8, 8, 1, 64, 64);
+  EXPECT_EQ(decline_sm80_forward(many, a100, 1023), std::nullopt);
+  EXPECT_EQ(decline_sm80_forward(many, a100, 1024), "has more work than one grid holds");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "backends/cuda/host/launch_id.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "dispatch/heuristics_decode.h"
-#include "dispatch/heuristics_sm90.h"
+#include "dispatch/tensor_map_limits.h"
 #include "plan/make_plan.h"
 
 namespace onepass::cuda {

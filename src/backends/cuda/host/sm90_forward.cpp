@@ -4,7 +4,7 @@
 
 #include "backends/cuda/host/launch_id.h"
 #include "backends/cuda/host/tensor_map.h"
-#include "dispatch/heuristics_sm90.h"
+#include "dispatch/tensor_map_limits.h"
 #include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 

@@ -1,0 +1,59 @@
+#include "dispatch/tensor_map_limits.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <tuple>
+
+#include "backends/cuda/kernels/sm90/decode_layout.h"
+
+namespace onepass {
+namespace {
+
+/// A dimension of this extent and stride (elements of 16 bits): 16-byte steps forward, below 2^40 bytes.
+bool fits(std::int64_t extent, std::int64_t stride) {
+  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
+}
+
+bool fits(const RowExtents& extents, std::int64_t heads, const TensorStrides& strides) {
+  return strides.dim == 1 && fits(extents.batch, strides.batch) && fits(extents.rows, strides.row) &&
+         fits(heads, strides.head);
+}
+
+}  // namespace
+
+RowExtents key_rows(const AttentionProblem& p) {
+  switch (p.k_layout) {
+    case SequenceLayout::Packed: return {1, p.total_k};
+    case SequenceLayout::Paged: return {p.num_pages, p.page_size};
+    default: return {p.batch, p.seqlen_k};
+  }
+}
+
+int page_box(std::int64_t page_size, int tile_n) {
+  return static_cast<int>(std::gcd(page_size, std::int64_t{tile_n}));
+}
+
+std::optional<std::string> decline_tensor_maps(const AttentionProblem& p) {
+  if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
+  if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
+  if (p.k_layout == SequenceLayout::Paged && p.page_size % cuda::kFewestBoxKeys != 0) {
+    return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
+                       p.page_size);
+  }
+  const bool packed_q = p.q_layout == SequenceLayout::Packed;
+  const RowExtents queries = {packed_q ? 1 : p.batch, packed_q ? p.total_q : p.seqlen_q}, keys = key_rows(p);
+  for (const auto& [name, extents, heads, strides] : {std::tuple{"q", queries, p.num_heads_q, p.q},
+                                                      {"k", keys, p.num_heads_k, p.k},
+                                                      {"v", keys, p.num_heads_k, p.v},
+                                                      {"out", queries, p.num_heads_q, p.out}}) {
+    if (!fits(extents, heads, strides)) {
+      return fmt::format(
+          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
+          name);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace onepass
