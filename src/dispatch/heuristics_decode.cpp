@@ -95,16 +95,7 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
 }  // namespace
 
 std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const DeviceInfo& device) {
-  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
-  if (device.compute_capability != 90) {
-    return fmt::format("is for compute capability 9.0, and {} has {}.{}", device.name,
-                       device.compute_capability / 10, device.compute_capability % 10);
-  }
-  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
-  if (p.kv_dtype != p.q_dtype) {
-    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
-  }
-  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (auto reason = decline_hopper(p, device)) return reason;
   if (p.has_bias) return "takes no bias";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 16 != 0 || p.head_dim_v % 16 != 0) {
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 16, and they are {} and {}",

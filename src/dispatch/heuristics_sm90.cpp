@@ -53,16 +53,7 @@ std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& devi
 
 std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const DeviceInfo& device,
                                                 int requested_splits) {
-  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
-  if (device.compute_capability != 90) {
-    return fmt::format("is for compute capability 9.0, and {} has {}.{}", device.name,
-                       device.compute_capability / 10, device.compute_capability % 10);
-  }
-  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
-  if (p.kv_dtype != p.q_dtype) {
-    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
-  }
-  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (auto reason = decline_hopper(p, device)) return reason;
   if (requested_splits > 1) return "does not split the keys";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 8, and they are {} and {}",

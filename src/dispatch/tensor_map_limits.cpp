@@ -34,6 +34,20 @@ int page_box(std::int64_t page_size, int tile_n) {
   return static_cast<int>(std::gcd(page_size, std::int64_t{tile_n}));
 }
 
+std::optional<std::string> decline_hopper(const AttentionProblem& p, const DeviceInfo& device) {
+  if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
+  if (device.compute_capability != 90) {
+    return fmt::format("is for compute capability 9.0, and {} has {}.{}", device.name,
+                       device.compute_capability / 10, device.compute_capability % 10);
+  }
+  if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
+  if (p.kv_dtype != p.q_dtype) {
+    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  }
+  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  return std::nullopt;
+}
+
 std::optional<std::string> decline_tensor_maps(const AttentionProblem& p) {
   if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
   if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";

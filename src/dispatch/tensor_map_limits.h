@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "onepass/plan.h"
 #include "problem/attention_problem.h"
 
 namespace onepass {
@@ -20,6 +21,9 @@ RowExtents key_rows(const AttentionProblem& problem);
 
 /// Rows of a page that are copied at once into a tile of keys: a divisor of both.
 int page_box(std::int64_t page_size, int tile_n);
+
+/// Why a device or the types of a problem are not for Hopper's kernels; empty when they are.
+std::optional<std::string> decline_hopper(const AttentionProblem& problem, const DeviceInfo& device);
 
 /// Why a problem's tensors are none for a tensor map, which has no empty dimension and steps of 16 bytes
 /// forward, or its pages none to put a tile together from; empty when they are.
