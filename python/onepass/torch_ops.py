@@ -7,6 +7,7 @@ which leaves the operator out where nothing of torch's would notice: a Python op
 import inspect
 
 import torch
+from torch._C import _are_functorch_transforms_active
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from onepass import _core, calls
@@ -80,12 +81,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _needs_operator(tensors) -> bool:
-    """Whether torch compiles, traces, casts, records a gradient, or lets some mode or subclass see every operator."""
+    """Whether torch compiles, traces, casts, records a gradient, or lets a mode, class or vmap see every operator."""
     if torch.compiler.is_compiling():
         return True
     device_type = tensors[0].device.type
     if (device_type not in ("cpu", "cuda") or torch.is_autocast_enabled(device_type) or torch.jit.is_tracing()
-            or _get_current_dispatch_mode() is not None):
+            or _get_current_dispatch_mode() is not None or _are_functorch_transforms_active()):
         return True
     recording = torch.is_grad_enabled()
     for tensor in tensors:

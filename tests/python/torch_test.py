@@ -82,6 +82,13 @@ def test_modes_and_tracers_see_the_operator():
     assert torch.ops.onepass.forward.default in {node.target for node in graph.graph.nodes}
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_maps_the_operator():
+    q = random(3, 1, 2, 8, 16)
+    mapped = torch.func.vmap(lambda x: onepass.scaled_dot_product_attention(x, x, x))(q)
+    torch.testing.assert_close(mapped, functional.scaled_dot_product_attention(q, q, q))
+
+
 def test_meta_tensors_give_the_shapes():
     out = onepass.scaled_dot_product_attention(*(torch.empty(2, 4, 7, width, device="meta") for width in (8, 8, 16)))
     assert (out.shape, out.device.type) == ((2, 4, 7, 16), "meta")
