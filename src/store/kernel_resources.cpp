@@ -33,9 +33,9 @@ KernelResources read_resources(std::string_view log) {
 }
 
 int register_budget(const KernelSpec& spec) {
-  constexpr int kMost = 255, kGranularity = 8, kPartitions = 4;  // a warp's registers are in one of them
+  constexpr int kMost = 255, kGranularity = 8, kSchedulers = 4;  // a warp's registers are in one of them
   const int warps = std::max(1, spec.num_warps * spec.min_blocks);
-  const int of_warp = kRegistersOfSm / kPartitions / ((warps + kPartitions - 1) / kPartitions);
+  const int of_warp = kRegistersOfSm / kSchedulers / ((warps + kSchedulers - 1) / kSchedulers);
   return std::min(of_warp / 32 / kGranularity * kGranularity, kMost);
 }
 

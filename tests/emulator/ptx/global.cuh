@@ -15,6 +15,10 @@ template <class T>
 ONEPASS_DEVICE T load_l2(const T* address) {
   return *address;
 }
-ONEPASS_DEVICE Uint32 atomic_add_acq_rel(Uint32* address, Uint32 value) { return atomicAdd(address, value); }
+ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
+  const Uint64 before = *address;
+  *address += value;
+  return before;
+}
 
 }  // namespace onepass::cuda

@@ -28,8 +28,8 @@ TiledTensor tiled_tensor(const TensorView& view, DType dtype, const TensorStride
           .columns = columns,
           .extents = {static_cast<std::uint64_t>(head_dim) / blocks, static_cast<std::uint64_t>(rows), blocks,
                       static_cast<std::uint64_t>(heads), static_cast<std::uint64_t>(batch)},
-          .steps_bytes = {bytes(rows, strides.row), 2 * kBlockColumns, bytes(heads, strides.head),
-                          bytes(batch, strides.batch)},
+          .steps_bytes = {bytes(rows, strides.row), std::uint64_t{2} * kBlockColumns,
+                          bytes(heads, strides.head), bytes(batch, strides.batch)},
           .box = {kBlockColumns, static_cast<unsigned>(box_rows), static_cast<unsigned>(blocks), 1, 1},
           .fetch = fetch};
 }

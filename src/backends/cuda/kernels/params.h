@@ -92,7 +92,7 @@ struct Sm90ForwardParams {
 
 /// What the sm90 decode kernels are launched with.
 struct Sm90DecodeParams {
-  TensorMap k;  // boxes of 64 columns x box_keys rows
+  TensorMap k;  // boxes of box_keys rows x all columns or, where these are no multiple of 64, x 64
   TensorMap v;  // likewise
   ForwardParams forward;
   // [B, Hk, m_blocks] counts of thread blocks that have stored their part (common/launch_count.cuh).

@@ -16,9 +16,10 @@ ONEPASS_DEVICE void claim_count(unsigned long long* word, Uint32 launch_id) {
   while (seen >> 32 != launch_id) seen = atomicCAS(word, seen, mine);
 }
 
-/// The count before this call. What the thread has done or seen before, those that count later may rely on.
+/// The count before this call. What the thread has done or seen before, those that count later may rely on;
+/// for that the memory model wants all accesses to be of the same eight bytes.
 ONEPASS_DEVICE int count_up(unsigned long long* word) {
-  return static_cast<int>(atomic_add_acq_rel(reinterpret_cast<Uint32*>(word), 1u));  // the low word
+  return static_cast<int>(static_cast<Uint32>(atomic_add_acq_rel(word, 1)));  // never carries
 }
 
 /// By the block whose count is the last: leaves the bytes to any later launch.

@@ -16,6 +16,11 @@ ONEPASS_DEVICE int index_at(const IndexParams& v, int i) { return v.data[static_
 
 ONEPASS_DEVICE int clamp_index(int value, int low, int high) { return max(low, min(value, high)); }
 
+/// Of any two: wraps around, and what leads out of the tensors is cut.
+ONEPASS_DEVICE int difference(int end, int begin) {
+  return static_cast<int>(static_cast<Uint32>(end) - static_cast<Uint32>(begin));
+}
+
 /// Lengths beyond the tensors or the plan's bounds are cut and, by a thread that reports, told through error_flag.
 ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx, bool reports) {
   Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
@@ -23,12 +28,12 @@ ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx, bool 
   int q_room = p.seqlen_q, k_room = p.seqlen_k;
   if (p.cu_seqlens_q.data != nullptr) {
     q_begin = index_at(p.cu_seqlens_q, batch_idx);
-    q_length = index_at(p.cu_seqlens_q, batch_idx + 1) - q_begin;
+    q_length = difference(index_at(p.cu_seqlens_q, batch_idx + 1), q_begin);
     q_room = min(q_room, p.total_q - clamp_index(q_begin, 0, p.total_q));
   }
   if (p.cu_seqlens_k.data != nullptr) {
     k_begin = index_at(p.cu_seqlens_k, batch_idx);
-    k_length = index_at(p.cu_seqlens_k, batch_idx + 1) - k_begin;
+    k_length = difference(index_at(p.cu_seqlens_k, batch_idx + 1), k_begin);
     k_room = min(k_room, p.total_k - clamp_index(k_begin, 0, p.total_k));
   }
   if (p.seqused_q.data != nullptr) q_length = index_at(p.seqused_q, batch_idx);

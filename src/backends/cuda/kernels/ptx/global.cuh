@@ -51,11 +51,11 @@ ONEPASS_DEVICE float4 load_l2(const float4* address) {
 }
 
 /// The value before. What this thread has done or seen before, threads of the GPU that add later may rely on.
-ONEPASS_DEVICE Uint32 atomic_add_acq_rel(Uint32* address, Uint32 value) {
-  Uint32 before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(address), "r"(value)
+ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
+  Uint64 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(address), "l"(value)
                : "memory");
   return before;
 }
