@@ -7,11 +7,13 @@
 #include <memory>
 #include <new>
 
+#include "api/prepared_forward.h"
 #include "backends/cpu/merge.h"
 #include "backends/cuda/host/forward.h"
 #include "backends/cuda/host/merge.h"
 #include "backends/launch.h"
 #include "plan/make_plan.h"
+#include "plan/plan_cache.h"
 #include "plan/workspace.h"
 #include "problem/validate.h"
 #include "support/message.h"
@@ -64,19 +66,24 @@ void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> wo
   launch(plan, args, workspace, stream);
 }
 
+std::shared_ptr<const Plan> prepared_forward(const char* call, const ForwardArguments& args,
+                                             const ForwardOptions& options) {
+  const AttentionProblem problem = validate_problem(call, args, options);
+  validate_data(call, problem, args);
+  return kept_plan(call, problem, request_of(options), device_of(args), args.q.device_idx);
+}
+
 void forward(const ForwardArguments& args, const ForwardOptions& options, Stream stream) {
-  const AttentionProblem problem = validate_problem("forward", args, options);
-  validate_run("forward", problem, args);
-  const Plan made = make_plan("forward", problem, request_of(options), device_of(args));
-  const std::size_t bytes = made.workspace_bytes();
+  const std::shared_ptr<const Plan> plan = prepared_forward("forward", args, options);
+  const std::size_t bytes = plan->workspace_bytes();
   if (args.q.device == DeviceKind::Cuda) {
     const cuda::StreamMemory memory(args.q.device_idx, bytes, stream);
-    launch(made, args, memory.bytes(), stream);
+    launch(*plan, args, memory.bytes(), stream);
     return;
   }
   const std::unique_ptr<std::byte[], AlignedDelete> memory(
       static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
-  launch(made, args, {memory.get(), bytes}, stream);
+  launch(*plan, args, {memory.get(), bytes}, stream);
 }
 
 void merge(const MergeArguments& args, int num_threads, Stream stream) {

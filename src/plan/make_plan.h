@@ -11,6 +11,7 @@ struct PlanRequest {
   Backend backend = Backend::Auto;
   int num_threads = 0;
   int num_splits = 0;
+  bool operator==(const PlanRequest&) const = default;
 };
 
 /// @throws NotSupported, listing every implementation's reason.

@@ -531,6 +531,11 @@ void validate_run(const char* call, const AttentionProblem& problem, const Forwa
         fmt::format("the tensors are {}, but the plan is for {}", to_string(given), to_string(problem)),
         "the shapes, strides and dtypes that the plan was made for", "make a plan for these tensors");
   }
+  validate_data(call, problem, args);
+}
+
+void validate_data(const char* call, const AttentionProblem& problem, const ForwardArguments& args) {
+  const Checker check(call);
   for (const Named& t : all_tensors(args)) check.address(t);
   for (const Named& t : {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}}) {
     if (args.out.data == t.view.data && args.out.num_elements() > 0 && t.view.num_elements() > 0) {

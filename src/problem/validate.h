@@ -20,6 +20,10 @@ AttentionProblem validate_problem(const char* call, const ForwardArguments& args
 /// @throws InvalidArgument.
 void validate_run(const char* call, const AttentionProblem& problem, const ForwardArguments& args);
 
+/// The part of validate_run that is about data: for args that validate_problem has just made `problem` of.
+/// @throws InvalidArgument.
+void validate_data(const char* call, const AttentionProblem& problem, const ForwardArguments& args);
+
 /// The same for a merge: tensors, addresses and the number of CPU threads.
 /// @throws InvalidArgument.
 void validate_merge(const char* call, const MergeArguments& args, int num_threads);

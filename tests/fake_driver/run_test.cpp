@@ -20,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 /// A bundle with an image for every kernel of the plans below; the fake driver does not look inside.
 class BundleOfFakes : public ::testing::Environment {
@@ -61,6 +62,16 @@ TEST_F(GpuRun, a_kept_plan_asks_for_each_tensor_once_and_launches) {
               ElementsAre("cuCtxGetCurrent", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuPointerGetAttributes", "cuPointerGetAttributes", "cuPointerGetAttributes",
                           "cuLaunchKernel"));
+}
+
+TEST_F(GpuRun, a_call_like_an_earlier_one_asks_no_more_than_a_kept_plan) {
+  const ForwardArguments args = sm80_tensors();
+  forward(args);
+  const cuda::ContextScope current(*cuda::Driver::instance(), 0);
+  log().clear();
+  forward(args);
+  EXPECT_THAT(log().calls, SizeIs(7)) << "of which one a tensor, and one launch";
+  EXPECT_THAT(log().launches, SizeIs(1));
 }
 
 TEST_F(GpuRun, sm90_forward_asks_for_three_tensor_maps_besides) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -116,6 +117,19 @@ KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
                                      "kernels of a plan made by this library", "please report this"));
 }
 
+DeviceInfo ask_device_info(const Driver& driver, int device_idx) {
+  const std::string name = driver.device_name(device_idx);
+  DeviceInfo info = device_like(name);  // published throughput of a known model; zeros otherwise
+  info.name = name;
+  info.kind = DeviceInfo::Kind::Cuda;
+  info.compute_capability = driver.compute_capability(device_idx);
+  info.num_processors = driver.attribute(kMultiprocessorCount, device_idx);
+  info.memory_bytes = static_cast<std::int64_t>(driver.device_memory_bytes(device_idx));
+  info.l2_bytes = driver.attribute(kL2CacheBytes, device_idx);
+  info.shared_bytes_per_block = driver.attribute(kMaxSharedBytesPerBlockOptin, device_idx);
+  return info;
+}
+
 }  // namespace
 
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
@@ -156,19 +170,15 @@ void report_kernel_errors(const char* call, int device_idx) {
   take_report(call, error_flag(*driver, device_idx));
 }
 
-DeviceInfo device_info(int device_idx, const char* call) {
+const DeviceInfo& device_info(int device_idx, const char* call) {
   const Driver& driver = Driver::required(call);
   driver.check_device(call, "q", device_idx);
-  const std::string name = driver.device_name(device_idx);
-  DeviceInfo info = device_like(name);  // published throughput of a known model; zeros otherwise
-  info.name = name;
-  info.kind = DeviceInfo::Kind::Cuda;
-  info.compute_capability = driver.compute_capability(device_idx);
-  info.num_processors = driver.attribute(kMultiprocessorCount, device_idx);
-  info.memory_bytes = static_cast<std::int64_t>(driver.device_memory_bytes(device_idx));
-  info.l2_bytes = driver.attribute(kL2CacheBytes, device_idx);
-  info.shared_bytes_per_block = driver.attribute(kMaxSharedBytesPerBlockOptin, device_idx);
-  return info;
+  static std::mutex mutex;
+  static std::map<int, DeviceInfo> known;  // by index; what is in a map stays where it is
+  const std::lock_guard lock(mutex);
+  auto it = known.find(device_idx);
+  if (it == known.end()) it = known.emplace(device_idx, ask_device_info(driver, device_idx)).first;
+  return it->second;
 }
 
 StreamMemory::StreamMemory(int device_idx, std::size_t bytes, Stream stream)

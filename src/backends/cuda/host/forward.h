@@ -14,9 +14,9 @@ namespace onepass::cuda {
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream);
 
-/// The GPU as a planning value. @throws EnvironmentError without a driver, InvalidArgument without
-/// such a device.
-DeviceInfo device_info(int device_idx, const char* call = "plan");
+/// The GPU as a planning value; the driver is asked once per process. @throws EnvironmentError without a
+/// driver, InvalidArgument without such a device.
+const DeviceInfo& device_info(int device_idx, const char* call = "plan");
 
 /// What a kernel reported since the last call with this device (a length or page that led out of bounds in
 /// device memory): throws InvalidArgument once, or does nothing. No synchronisation.
