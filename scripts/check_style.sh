@@ -47,6 +47,6 @@ if [[ ${#texts[@]} -gt 0 ]]; then
       failed=1
     fi
   done
-  codespell --quiet-level=2 --ignore-words-list=kinf "${texts[@]}" || failed=1
+  codespell --quiet-level=2 --ignore-words-list=kinf,dout "${texts[@]}" || failed=1
 fi
 exit $failed

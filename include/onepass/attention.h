@@ -6,6 +6,8 @@
 //   args.k = ...; args.v = ...; args.out = ...;
 //   onepass::forward(args, {.causal = onepass::Causal::BottomRight});
 //
+// Gradients are onepass::backward with the same tensors, and dout, dq, dk, dv beside them.
+//
 // Algorithm: online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867) over key tiles, the score
 // matrix never stored (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135;
 // Dao 2023, arXiv:2307.08691).
@@ -115,6 +117,45 @@ ONEPASS_API void run(const Plan& plan, const ForwardArguments& args, std::span<s
 /// @throws InvalidArgument, NotSupported, on a GPU EnvironmentError, and std::bad_alloc.
 ONEPASS_API void forward(const ForwardArguments& args, const ForwardOptions& options = {},
                          Stream stream = {});
+
+/// The tensors of one backward call: gradients of a loss, given its gradient with respect to O.
+///
+/// P is computed again from Q, K and softmax_lse, tile by tile; nothing of size Sq x Sk is stored. The same
+/// call gives the same bits in every run. Gradients of rows that belong to no sequence, of keys that no query
+/// sees and of queries that see no key are 0.
+struct BackwardArguments {
+  /// As given to forward(). Its `out` and `softmax_lse`, both required here, hold what forward() wrote, and
+  /// nothing in it is written. Not for paged keys, 8-bit keys or descale factors.
+  ForwardArguments forward;
+  TensorView dout;  ///< as out, its dtype, any strides
+  TensorView dlse;  ///< optional, f32, as softmax_lse, any strides: the loss's gradient with respect to it
+
+  TensorView dq, dk, dv;  ///< written: every element; shapes and dtype of q, k, v
+  TensorView dsinks;      ///< optional, f32 [Hq], written; needs forward.sinks
+  /// optional, f32 or bias's dtype, written: every element; needs forward.bias and has its shape, so that a
+  /// bias that all sequences or heads share gets the sum of their gradients
+  TensorView dbias;
+};
+
+/// As for forward, with the options that forward() was given; `num_splits` plays no part.
+/// @throws InvalidArgument, NotSupported.
+ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
+ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options = {});
+
+/// Carries out a plan that was made for a backward call, as run() of a forward call does.
+/// @throws InvalidArgument, and on a GPU EnvironmentError, before anything is written.
+ONEPASS_API void run(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
+                     Stream stream = {});
+
+/// plan + a workspace + run.
+///
+///   p_ij = exp(s_ij - lse_i)              delta_i = dot(dout_i, out_i) - dlse_i
+///   dv_j = sum_i p_ij dout_i              ds_ij = p_ij (dot(dout_i, v_j) - delta_i), times softcap's slope
+///   dq_i = scale * sum_j ds_ij k_j        dk_j = scale * sum_i ds_ij q_i
+///   dbias_ij = ds_ij without that slope   dsinks_h = -sum_i exp(sink_h - lse_i) delta_i
+/// @throws InvalidArgument, NotSupported, on a GPU EnvironmentError, and std::bad_alloc.
+ONEPASS_API void backward(const BackwardArguments& args, const ForwardOptions& options = {},
+                          Stream stream = {});
 
 /// Two partial results over disjoint key sets, and where their union goes.
 ///   out_a, out_b, out  [B, Sq, Hq, Dv] (f32, f16 or bf16, each its own), any strides

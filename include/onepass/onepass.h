@@ -165,6 +165,25 @@ typedef struct onepass_forward_options {
         0, 0, 0                                                                                              \
   }
 
+/* The tensors of one backward call. What is computed is written in onepass/attention.h. */
+typedef struct onepass_backward_args {
+  size_t struct_size;
+  const onepass_forward_args* forward; /* as onepass_forward got it; out and softmax_lse, both required, hold
+                                          what it wrote, and nothing in it is written. Its stream counts.
+                                          Not for paged keys, 8-bit keys or descale factors. */
+  const onepass_tensor* dout;          /* as out, its dtype, any strides, 0 included */
+  const onepass_tensor* dq;            /* written: every element; shape and dtype of q */
+  const onepass_tensor* dk;            /* likewise of k */
+  const onepass_tensor* dv;            /* likewise of v */
+  const onepass_tensor* dlse;   /* optional, f32, as softmax_lse: the loss's gradient with respect to it */
+  const onepass_tensor* dsinks; /* optional, f32 [Hq], written; needs forward->sinks */
+  const onepass_tensor* dbias;  /* optional, f32 or bias's dtype, bias's shape, written: every element;
+                                          summed over the sequences or heads that share the bias */
+} onepass_backward_args;
+
+#define ONEPASS_BACKWARD_ARGS_INIT \
+  { sizeof(onepass_backward_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
 /* Two partial results over disjoint key sets, and where their union goes.
  *   out_a, out_b, out   [B, Sq, Hq, Dv] or [Tq, Hq, Dv]; f32, f16 or bf16, each its own; any strides
  *   lse_a, lse_b, lse   [B, Hq, Sq] or [Hq, Tq]; f32, natural logarithm
@@ -262,6 +281,24 @@ ONEPASS_API onepass_status onepass_plan_run(const onepass_plan* plan, const onep
 ONEPASS_API onepass_status onepass_workspace_bytes(const onepass_forward_args* args,
                                                    const onepass_forward_options* options, const char* device,
                                                    size_t* bytes);
+
+/* Gradients with respect to q, k, v (and sinks, bias) of a loss whose gradient with respect to out (and
+ * softmax_lse) is given. `options` are those that onepass_forward got; num_splits plays no part. Plans,
+ * allocates a workspace and runs, as onepass_forward does. The same call gives the same bits in every run.
+ * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY, on a GPU ONEPASS_ENVIRONMENT. */
+ONEPASS_API onepass_status onepass_backward(const onepass_backward_args* args,
+                                            const onepass_forward_options* options);
+
+/* onepass_plan_create for a backward call. Such a plan is run by onepass_backward_plan_run; the other
+ * functions of a plan take it, too. */
+ONEPASS_API onepass_status onepass_backward_plan_create(const onepass_backward_args* args,
+                                                        const onepass_forward_options* options,
+                                                        const char* device, onepass_plan** plan);
+
+/* onepass_plan_run for a plan that onepass_backward_plan_create made. */
+ONEPASS_API onepass_status onepass_backward_plan_run(const onepass_plan* plan,
+                                                     const onepass_backward_args* args, void* workspace,
+                                                     size_t workspace_bytes);
 
 /* lse = logaddexp(lse_a, lse_b); out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b. -inf on one side
  * returns the other side bit for bit (dtypes allowing); on both gives 0 and -inf. On a GPU the work is queued

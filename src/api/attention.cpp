@@ -39,13 +39,50 @@ PlanRequest request_of(const ForwardOptions& options) {
   return {options.backend, options.num_threads, options.num_splits};
 }
 
-DeviceInfo device_of(const ForwardArguments& args) {
-  return args.q.device == DeviceKind::Cuda ? cuda::device_info(args.q.device_idx) : this_cpu();
+const TensorView& queries_of(const ForwardArguments& args) { return args.q; }
+const TensorView& queries_of(const BackwardArguments& args) { return args.forward.q; }
+
+template <class Arguments>
+DeviceInfo device_of(const Arguments& args) {
+  const TensorView& q = queries_of(args);
+  return q.device == DeviceKind::Cuda ? cuda::device_info(q.device_idx) : this_cpu();
 }
 
 struct AlignedDelete {
   void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kWorkspaceAlignment}); }
 };
+
+template <class Arguments>
+void run_plan(const Plan& plan, const Arguments& args, std::span<std::byte> workspace, Stream stream) {
+  if (plan.problem == nullptr) {
+    throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
+  }
+  validate_run("run", *plan.problem, args);
+  check_workspace(plan, workspace);
+  launch(plan, args, workspace, stream);
+}
+
+/// A plan for a call whose data is fit to run.
+template <class Arguments>
+std::shared_ptr<const Plan> prepared(const char* call, const Arguments& args, const ForwardOptions& options) {
+  const AttentionProblem problem = validate_problem(call, args, options);
+  validate_data(call, problem, args);
+  return kept_plan(call, problem, request_of(options), device_of(args), queries_of(args).device_idx);
+}
+
+template <class Arguments>
+void run_with_workspace(const Plan& plan, const Arguments& args, Stream stream) {
+  const std::size_t bytes = plan.workspace_bytes();
+  const TensorView& q = queries_of(args);
+  if (q.device == DeviceKind::Cuda) {
+    const cuda::StreamMemory memory(q.device_idx, bytes, stream);
+    launch(plan, args, memory.bytes(), stream);
+    return;
+  }
+  const std::unique_ptr<std::byte[], AlignedDelete> memory(
+      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
+  launch(plan, args, {memory.get(), bytes}, stream);
+}
 
 }  // namespace
 
@@ -58,32 +95,32 @@ Plan plan(const ForwardArguments& args, const ForwardOptions& options) {
 }
 
 void run(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream) {
-  if (plan.problem == nullptr) {
-    throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
-  }
-  validate_run("run", *plan.problem, args);
-  check_workspace(plan, workspace);
-  launch(plan, args, workspace, stream);
+  run_plan(plan, args, workspace, stream);
 }
 
 std::shared_ptr<const Plan> prepared_forward(const char* call, const ForwardArguments& args,
                                              const ForwardOptions& options) {
-  const AttentionProblem problem = validate_problem(call, args, options);
-  validate_data(call, problem, args);
-  return kept_plan(call, problem, request_of(options), device_of(args), args.q.device_idx);
+  return prepared(call, args, options);
 }
 
 void forward(const ForwardArguments& args, const ForwardOptions& options, Stream stream) {
-  const std::shared_ptr<const Plan> plan = prepared_forward("forward", args, options);
-  const std::size_t bytes = plan->workspace_bytes();
-  if (args.q.device == DeviceKind::Cuda) {
-    const cuda::StreamMemory memory(args.q.device_idx, bytes, stream);
-    launch(*plan, args, memory.bytes(), stream);
-    return;
-  }
-  const std::unique_ptr<std::byte[], AlignedDelete> memory(
-      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
-  launch(*plan, args, {memory.get(), bytes}, stream);
+  run_with_workspace(*prepared_forward("forward", args, options), args, stream);
+}
+
+Plan plan(const BackwardArguments& args, const ForwardOptions& options, const DeviceInfo& device) {
+  return make_plan("plan", validate_problem("plan", args, options), request_of(options), device);
+}
+
+Plan plan(const BackwardArguments& args, const ForwardOptions& options) {
+  return plan(args, options, device_of(args));
+}
+
+void run(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace, Stream stream) {
+  run_plan(plan, args, workspace, stream);
+}
+
+void backward(const BackwardArguments& args, const ForwardOptions& options, Stream stream) {
+  run_with_workspace(*prepared("backward", args, options), args, stream);
 }
 
 void merge(const MergeArguments& args, int num_threads, Stream stream) {

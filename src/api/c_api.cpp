@@ -45,17 +45,20 @@ static_assert(sizeof(onepass_tensor) == offsetof(onepass_tensor, device_idx) + s
 static_assert(sizeof(onepass_forward_args) == offsetof(onepass_forward_args, stream) + sizeof(void*));
 static_assert(sizeof(onepass_forward_options) ==
               offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
+static_assert(sizeof(onepass_backward_args) == offsetof(onepass_backward_args, dbias) + sizeof(void*));
 static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
 
 constexpr onepass_tensor kTensorDefaults = ONEPASS_TENSOR_INIT;
 constexpr onepass_forward_args kArgsDefaults = ONEPASS_FORWARD_ARGS_INIT;
 constexpr onepass_forward_options kOptionsDefaults = ONEPASS_FORWARD_OPTIONS_INIT;
+constexpr onepass_backward_args kBackwardDefaults = ONEPASS_BACKWARD_ARGS_INIT;
 constexpr onepass_merge_args kMergeDefaults = ONEPASS_MERGE_ARGS_INIT;
 
 // What even the oldest caller gives.
 constexpr std::size_t kTensorMinimum = offsetof(onepass_tensor, device);
 constexpr std::size_t kArgsMinimum = offsetof(onepass_forward_args, softmax_lse);
 constexpr std::size_t kOptionsMinimum = sizeof(std::size_t);
+constexpr std::size_t kBackwardMinimum = offsetof(onepass_backward_args, dlse);
 constexpr std::size_t kMergeMinimum = offsetof(onepass_merge_args, lse);
 
 void require(const char* call, const void* pointer, const char* name, const char* meaning) {
@@ -131,6 +134,26 @@ Stream stream_of(const char* call, const onepass_forward_args* given) {
   return {read_struct(call, "args", given, kArgsDefaults, kArgsMinimum).stream};
 }
 
+BackwardArguments arguments_of(const char* call, const onepass_backward_args* given) {
+  const onepass_backward_args a = read_struct(call, "args", given, kBackwardDefaults, kBackwardMinimum);
+  require(call, a.forward, "args->forward", "the arguments of the forward call");
+  BackwardArguments args;
+  args.forward = arguments_of(call, a.forward);
+  read_view(call, "dout", a.dout, args.dout);
+  read_view(call, "dq", a.dq, args.dq);
+  read_view(call, "dk", a.dk, args.dk);
+  read_view(call, "dv", a.dv, args.dv);
+  read_view(call, "dlse", a.dlse, args.dlse);
+  read_view(call, "dsinks", a.dsinks, args.dsinks);
+  read_view(call, "dbias", a.dbias, args.dbias);
+  return args;
+}
+
+/// Whose forward arguments have been read before.
+Stream stream_of(const char* call, const onepass_backward_args* given) {
+  return stream_of(call, read_struct(call, "args", given, kBackwardDefaults, kBackwardMinimum).forward);
+}
+
 /// -1 is C's way to leave a bound out; other negative values reach validate.cpp.
 std::optional<std::int64_t> bound_of(std::int64_t value) {
   return value == -1 ? std::nullopt : std::optional(value);
@@ -172,12 +195,38 @@ DeviceInfo device_named(const char* call, const char* name) {
       "correct the name");
 }
 
-Plan plan_of(const char* call, const onepass_forward_args* args, const onepass_forward_options* options,
-             const char* device) {
-  const ForwardArguments arguments = arguments_of(call, args);
+template <class Args>
+Plan plan_of(const char* call, const Args* args, const onepass_forward_options* options, const char* device) {
+  const auto arguments = arguments_of(call, args);
   const ForwardOptions chosen = options_of(call, options);
   if (device == nullptr) return onepass::plan(arguments, chosen);
   return onepass::plan(arguments, chosen, device_named(call, device));
+}
+
+template <class Args>
+onepass_status create_plan(const char* call, const Args* args, const onepass_forward_options* options,
+                           const char* device, onepass_plan** plan) {
+  return guarded(call, [&] {
+    require(call, plan, "plan", "the address of a pointer that receives the plan");
+    *plan = nullptr;
+    auto made = std::make_unique<onepass_plan>();
+    made->value = plan_of(call, args, options, device);
+    *plan = made.release();
+  });
+}
+
+template <class Args>
+onepass_status run_plan(const char* call, const onepass_plan* plan, const Args* args, void* workspace,
+                        std::size_t workspace_bytes) {
+  return guarded(call, [&] {
+    require(call, plan, "plan", "a plan made by onepass_plan_create");
+    if (workspace == nullptr && workspace_bytes > 0) {
+      throw_invalid(call, fmt::format("workspace is NULL, but workspace_bytes is {}", workspace_bytes),
+                    "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
+    }
+    onepass::run(plan->value, arguments_of(call, args), {static_cast<std::byte*>(workspace), workspace_bytes},
+                 stream_of(call, args));
+  });
 }
 
 /// DLPack's DLTensor, whose layout has not changed since dlpack.h 0.2.
@@ -252,14 +301,7 @@ onepass_status onepass_forward(const onepass_forward_args* args, const onepass_f
 
 onepass_status onepass_plan_create(const onepass_forward_args* args, const onepass_forward_options* options,
                                    const char* device, onepass_plan** plan) {
-  constexpr const char* kCall = "onepass_plan_create";
-  return guarded(kCall, [&] {
-    require(kCall, plan, "plan", "the address of a pointer that receives the plan");
-    *plan = nullptr;
-    auto made = std::make_unique<onepass_plan>();
-    made->value = plan_of(kCall, args, options, device);
-    *plan = made.release();
-  });
+  return create_plan("onepass_plan_create", args, options, device, plan);
 }
 
 void onepass_plan_destroy(onepass_plan* plan) { delete plan; }
@@ -286,17 +328,7 @@ onepass_status onepass_plan_explain(const onepass_plan* plan, const char** text)
 
 onepass_status onepass_plan_run(const onepass_plan* plan, const onepass_forward_args* args, void* workspace,
                                 size_t workspace_bytes) {
-  constexpr const char* kCall = "onepass_plan_run";
-  return guarded(kCall, [&] {
-    require(kCall, plan, "plan", "a plan made by onepass_plan_create");
-    if (workspace == nullptr && workspace_bytes > 0) {
-      onepass::throw_invalid(kCall,
-                             fmt::format("workspace is NULL, but workspace_bytes is {}", workspace_bytes),
-                             "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
-    }
-    onepass::run(plan->value, arguments_of(kCall, args),
-                 {static_cast<std::byte*>(workspace), workspace_bytes}, stream_of(kCall, args));
-  });
+  return run_plan("onepass_plan_run", plan, args, workspace, workspace_bytes);
 }
 
 onepass_status onepass_workspace_bytes(const onepass_forward_args* args,
@@ -307,6 +339,24 @@ onepass_status onepass_workspace_bytes(const onepass_forward_args* args,
     require(kCall, bytes, "bytes", "the address of a size_t that receives the number");
     *bytes = plan_of(kCall, args, options, device).workspace_bytes();
   });
+}
+
+onepass_status onepass_backward(const onepass_backward_args* args, const onepass_forward_options* options) {
+  constexpr const char* kCall = "onepass_backward";
+  return guarded(kCall, [&] {
+    onepass::backward(arguments_of(kCall, args), options_of(kCall, options), stream_of(kCall, args));
+  });
+}
+
+onepass_status onepass_backward_plan_create(const onepass_backward_args* args,
+                                            const onepass_forward_options* options, const char* device,
+                                            onepass_plan** plan) {
+  return create_plan("onepass_backward_plan_create", args, options, device, plan);
+}
+
+onepass_status onepass_backward_plan_run(const onepass_plan* plan, const onepass_backward_args* args,
+                                         void* workspace, size_t workspace_bytes) {
+  return run_plan("onepass_backward_plan_run", plan, args, workspace, workspace_bytes);
 }
 
 onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads) {

@@ -13,27 +13,33 @@ namespace onepass {
 namespace {
 
 /// A CPU has no streams.
-template <void (*kRun)(const Plan&, const ForwardArguments&, std::span<std::byte>)>
-void on_cpu(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
-            Stream /*stream*/) {
+template <class Arguments, void (*kRun)(const Plan&, const Arguments&, std::span<std::byte>)>
+void on_cpu(const Plan& plan, const Arguments& args, std::span<std::byte> workspace, Stream /*stream*/) {
   kRun(plan, args, workspace);
 }
 
+template <class Arguments>
 struct Runner {
   std::string_view implementation;
-  void (*run)(const Plan&, const ForwardArguments&, std::span<std::byte>, Stream);
+  void (*run)(const Plan&, const Arguments&, std::span<std::byte>, Stream);
 };
 
-constexpr Runner kRunners[] = {
-    {"sm90_forward", cuda::run_forward},           {"sm90_decode", cuda::run_forward},
-    {"sm80_forward", cuda::run_forward},           {"cpu_simd", on_cpu<cpu::run_simd>},
-    {"cpu_reference", on_cpu<cpu::run_reference>},
+constexpr Runner<ForwardArguments> kForward[] = {
+    {"sm90_forward", cuda::run_forward},
+    {"sm90_decode", cuda::run_forward},
+    {"sm80_forward", cuda::run_forward},
+    {"cpu_simd", on_cpu<ForwardArguments, cpu::run_simd>},
+    {"cpu_reference", on_cpu<ForwardArguments, cpu::run_reference>},
 };
 
-}  // namespace
+constexpr Runner<BackwardArguments> kBackward[] = {
+    {"cpu_reference", on_cpu<BackwardArguments, cpu::run_reference>},
+};
 
-void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream) {
-  for (const Runner& runner : kRunners) {
+template <class Arguments>
+void launch_one_of(std::span<const Runner<Arguments>> runners, const Plan& plan, const Arguments& args,
+                   std::span<std::byte> workspace, Stream stream) {
+  for (const Runner<Arguments>& runner : runners) {
     if (runner.implementation == plan.implementation) return runner.run(plan, args, workspace, stream);
   }
   throw InternalError(format_message("run",
@@ -41,6 +47,16 @@ void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte>
                                                  plan.implementation, to_string(*plan.problem)),
                                      "an implementation of this library",
                                      "please report this with the text above"));
+}
+
+}  // namespace
+
+void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream) {
+  launch_one_of<ForwardArguments>(kForward, plan, args, workspace, stream);
+}
+
+void launch(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace, Stream stream) {
+  launch_one_of<BackwardArguments>(kBackward, plan, args, workspace, stream);
 }
 
 }  // namespace onepass

@@ -34,6 +34,17 @@ double most_keys_of_a_row(const AttentionProblem& problem) {
   return static_cast<double>(most);
 }
 
+/// What follows from FLOPs and bytes.
+void add_rates(Accounting& a, const AttentionProblem& problem, const DeviceInfo& device) {
+  a.intensity_materialised = ratio(a.flops, a.bytes_materialised);
+  a.intensity_one_pass = ratio(a.flops, a.bytes_one_pass);
+  const double flops_per_second = device_flops_per_second(problem, device);
+  a.ridge = ratio(flops_per_second, device.memory_bytes_per_second);
+  a.seconds_compute = ratio(a.flops, flops_per_second);
+  a.seconds_memory = ratio(a.bytes_lower_bound, device.memory_bytes_per_second);
+  a.seconds_lower_bound = std::max(a.seconds_compute, a.seconds_memory);
+}
+
 }  // namespace
 
 bool is_ragged(const AttentionProblem& problem) {
@@ -118,13 +129,18 @@ Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& de
   const double tiles_per_key_head = static_cast<double>(problem.group()) / static_cast<double>(tile_heads);
   a.bytes_one_pass = q_and_out + keys_visited * tiles_per_key_head * bytes_per_key;
   a.bytes_lower_bound = q_and_out + keys_once * bytes_per_key;
-  a.intensity_materialised = ratio(a.flops, a.bytes_materialised);
-  a.intensity_one_pass = ratio(a.flops, a.bytes_one_pass);
-  const double flops_per_second = device_flops_per_second(problem, device);
-  a.ridge = ratio(flops_per_second, device.memory_bytes_per_second);
-  a.seconds_compute = ratio(a.flops, flops_per_second);
-  a.seconds_memory = ratio(a.bytes_lower_bound, device.memory_bytes_per_second);
-  a.seconds_lower_bound = std::max(a.seconds_compute, a.seconds_memory);
+  add_rates(a, problem, device);
+  return a;
+}
+
+Accounting account(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m,
+                   std::int64_t tile_heads) {
+  Accounting a = account_forward(problem, device, tile_m, tile_heads);
+  if (!problem.gradient) return a;
+  const auto d = static_cast<double>(problem.head_dim), dv = static_cast<double>(problem.head_dim_v);
+  a.flops *= (3 * d + 2 * dv) / (d + dv);
+  for (double* bytes : {&a.bytes_materialised, &a.bytes_one_pass, &a.bytes_lower_bound}) *bytes *= 2;
+  add_rates(a, problem, device);
   return a;
 }
 

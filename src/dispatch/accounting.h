@@ -27,6 +27,13 @@ double count_visited_keys(KeyBand band, Index seqlen_q, Index seqlen_k, Index gr
 Accounting account_forward(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m,
                            std::int64_t tile_heads);
 
+/// account_forward for the call that `problem` is. Of a backward call, which has five products where forward
+/// has two, and reads O, dO and writes dQ, dK, dV beside Q, K and V:
+/// FLOPs          2 (3 D + 2 Dv) for each visible pair and query head
+/// bytes          twice the forward's; materialised: S, P, dP and dS
+Accounting account(const AttentionProblem& problem, const DeviceInfo& device, std::int64_t tile_m,
+                   std::int64_t tile_heads);
+
 /// Sequences may be shorter than seqlen_q, seqlen_k, so that the accounting is an upper bound.
 bool is_ragged(const AttentionProblem& problem);
 

@@ -65,8 +65,13 @@ constexpr std::array<Implementation, 5> kImplementations = {{
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},
 }};
 
+constexpr std::array<Implementation, 1> kBackward = {{
+    {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference_backward},
+}};
+
 }  // namespace
 
 std::span<const Implementation> implementations() { return kImplementations; }
+std::span<const Implementation> backward_implementations() { return kBackward; }
 
 }  // namespace onepass

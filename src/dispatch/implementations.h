@@ -21,7 +21,9 @@ struct Implementation {
   void (*lay_out)(Plan& plan, const PlanRequest& request);
 };
 
-/// Fastest first.
+/// Of forward calls, fastest first.
 std::span<const Implementation> implementations();
+/// Of backward calls, likewise.
+std::span<const Implementation> backward_implementations();
 
 }  // namespace onepass

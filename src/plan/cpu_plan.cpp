@@ -42,4 +42,16 @@ void lay_out_cpu_reference(Plan& plan, const PlanRequest& request) {
                         plan.num_threads});
 }
 
+void lay_out_cpu_reference_backward(Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& problem = *plan.problem;
+  plan.tile_m = 1;
+  plan.tile_n = std::max<std::int64_t>(1, problem.seqlen_k);
+  plan.tile_heads = problem.group();
+  const int threads = request.num_threads > 0 ? request.num_threads : plan.device.num_processors;
+  const std::int64_t rows = problem.total_q * problem.num_heads_q;
+  plan.num_threads = static_cast<int>(std::clamp<std::int64_t>(rows, 1, std::max(1, threads)));
+  plan.steps.push_back({forward_kernel_name("cpu_reference_backward", problem, plan.tile_m, plan.tile_n),
+                        problem.batch * problem.num_heads_k, plan.num_threads});
+}
+
 }  // namespace onepass

@@ -11,5 +11,7 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request);
 
 /// One item per query row and head.
 void lay_out_cpu_reference(Plan& plan, const PlanRequest& request);
+/// One item per sequence and key head.
+void lay_out_cpu_reference_backward(Plan& plan, const PlanRequest& request);
 
 }  // namespace onepass

@@ -28,14 +28,15 @@ Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequ
   Plan plan;
   plan.device = device;
   plan.problem = std::make_shared<const AttentionProblem>(problem);
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation :
+       problem.gradient ? backward_implementations() : implementations()) {
     if (auto reason = implementation.decline(problem, device, request)) {
       plan.declines.push_back({implementation.name, *std::move(reason)});
       continue;
     }
     plan.implementation = implementation.name;
     implementation.lay_out(plan, request);
-    plan.accounting = account_forward(problem, device, plan.tile_m, plan.tile_heads);
+    plan.accounting = account(problem, device, plan.tile_m, plan.tile_heads);
     return plan;
   }
   throw_not_supported(call, plan);

@@ -58,6 +58,12 @@ std::string to_string(const AttentionProblem& p) {
   for (const auto& [present, name] : features) {
     if (present) text += fmt::format(", {}", name);
   }
+  if (p.gradient) {
+    text += ", backward";
+    if (p.gradient->has_dlse) text += ", dlse";
+    if (p.gradient->has_dsinks) text += ", dsinks";
+    if (p.gradient->has_dbias) text += fmt::format(", dbias {}", dtype_name(p.gradient->dbias_dtype));
+  }
   return text;
 }
 

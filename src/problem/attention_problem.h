@@ -1,8 +1,9 @@
-// The checked form of one forward call: plain values, no pointers, everything optional resolved.
+// The checked form of one call, forward or backward: plain values, no pointers, everything optional resolved.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "backends/cuda/kernels/common/tile_range.h"
@@ -32,6 +33,15 @@ struct TensorStrides {
   bool operator==(const TensorStrides&) const = default;
 };
 
+/// What a backward call has beside the tensors of its forward call.
+struct GradientProblem {
+  bool has_dlse = false, has_dsinks = false, has_dbias = false;
+  DType dbias_dtype = DType::F32;  // f32 unless has_dbias
+  TensorStrides dout, dq, dk, dv;
+
+  bool operator==(const GradientProblem&) const = default;
+};
+
 struct AttentionProblem {
   DType q_dtype = DType::F32;  // also the type of out
   DType kv_dtype = DType::F32;
@@ -59,6 +69,7 @@ struct AttentionProblem {
 
   DeviceKind memory = DeviceKind::Cpu;  // where every tensor of the call lives
   TensorStrides q, k, v, out;
+  std::optional<GradientProblem> gradient;  // of a backward call, which has an LSE and neither pages nor f8
 
   std::int64_t group() const { return num_heads_k == 0 ? 1 : num_heads_q / num_heads_k; }
   /// The mask forbids nothing but keys past the end.

@@ -365,11 +365,6 @@ class Validator {
 
   // --- helpers -------------------------------------------------------------------------------------------
 
-  static TensorStrides strides_of(const TensorView& t) {
-    const auto first = static_cast<std::size_t>(t.rank - 3);
-    return {t.rank == 4 ? t.strides[0] : 0, t.strides[first], t.strides[first + 1], t.strides[first + 2]};
-  }
-
   void check_head_dim(const char* name, std::int64_t head_dim, const TensorView& view) {
     if (head_dim >= 1 && head_dim <= kMaxHeadDim) return;
     check_.fail(fmt::format("{} {} has head_dim {}", name, shape_string(view), head_dim),
@@ -503,7 +498,13 @@ class IndexValidator {
   const ForwardArguments& args_;
 };
 
-/// Options under which validate_problem gives `problem` back.
+}  // namespace
+
+TensorStrides strides_of(const TensorView& t) {
+  const auto first = static_cast<std::size_t>(t.rank - 3);
+  return {t.rank == 4 ? t.strides[0] : 0, t.strides[first], t.strides[first + 1], t.strides[first + 2]};
+}
+
 ForwardOptions options_of(const AttentionProblem& problem) {
   ForwardOptions options;
   options.causal = problem.causal;
@@ -516,27 +517,26 @@ ForwardOptions options_of(const AttentionProblem& problem) {
   return options;
 }
 
-}  // namespace
-
 AttentionProblem validate_problem(const char* call, const ForwardArguments& args,
                                   const ForwardOptions& options) {
   return Validator(call, args, options).problem();
 }
 
+void validate_same(const char* call, const AttentionProblem& problem, const AttentionProblem& given) {
+  if (given == problem) return;
+  Checker(call).fail(
+      fmt::format("the tensors are {}, but the plan is for {}", to_string(given), to_string(problem)),
+      "the shapes, strides and dtypes that the plan was made for", "make a plan for these tensors");
+}
+
 void validate_run(const char* call, const AttentionProblem& problem, const ForwardArguments& args) {
-  const Checker check(call);
-  const AttentionProblem given = validate_problem(call, args, options_of(problem));
-  if (given != problem) {
-    check.fail(
-        fmt::format("the tensors are {}, but the plan is for {}", to_string(given), to_string(problem)),
-        "the shapes, strides and dtypes that the plan was made for", "make a plan for these tensors");
-  }
+  validate_same(call, problem, validate_problem(call, args, options_of(problem)));
   validate_data(call, problem, args);
 }
 
 void validate_data(const char* call, const AttentionProblem& problem, const ForwardArguments& args) {
   const Checker check(call);
-  for (const Named& t : all_tensors(args)) check.address(t);
+  validate_forward_data(call, problem, args);
   for (const Named& t : {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}}) {
     if (args.out.data == t.view.data && args.out.num_elements() > 0 && t.view.num_elements() > 0) {
       check.fail(fmt::format("out and {} start at the same address", t.name),
@@ -544,6 +544,11 @@ void validate_data(const char* call, const AttentionProblem& problem, const Forw
                  "allocate a separate out");
     }
   }
+}
+
+void validate_forward_data(const char* call, const AttentionProblem& problem, const ForwardArguments& args) {
+  const Checker check(call);
+  for (const Named& t : all_tensors(args)) check.address(t);
   if (problem.memory == DeviceKind::Cpu) IndexValidator(call, problem, args).all();
 }
 

@@ -77,21 +77,25 @@ class OnTarget {
   OnTarget& operator=(const OnTarget&) = delete;
 };
 
-/// Plans and runs on a target with a workspace of exactly the planned size, and sees that its ends stay
-/// untouched. A GPU gets copies of the tensors, between guards that are looked at too.
-inline void run_on(const Target& target, const ForwardArguments& args, ForwardOptions options) {
+/// Plans and runs on a target of the CPU with a workspace of exactly the planned size, and sees that its ends
+/// stay untouched.
+template <class Arguments>
+void run_on_cpu(const Target& target, const Arguments& args, ForwardOptions options) {
   const OnTarget forced(target);
   options.backend = target.backend;
-  if (target.on_gpu()) {
-    const verify::GpuCall call("run", args, options);
-    call.run();
-    EXPECT_EQ(call.copy_back(), std::nullopt);
-    return;
-  }
   const Plan planned = plan(args, options);
   verify::GuardedBuffer workspace(planned.workspace_bytes());
   run(planned, args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
+}
+
+/// Likewise on any target. A GPU gets copies of the tensors, between guards that are looked at too.
+inline void run_on(const Target& target, const ForwardArguments& args, ForwardOptions options) {
+  if (!target.on_gpu()) return run_on_cpu(target, args, options);
+  options.backend = target.backend;
+  const verify::GpuCall call("run", args, options);
+  call.run();
+  EXPECT_EQ(call.copy_back(), std::nullopt);
 }
 
 /// Whether the planner of GPU 0 takes a case: f16 and bf16, head_dim_v up to 512, stride 1 in the last

@@ -12,8 +12,9 @@
 namespace onepass::cpu {
 
 /// Plain loops in float64, every feature: the truth that all other backends are tested against.
-/// O and LSE are rounded once, when stored. Takes any plan.
+/// Results are rounded once, when stored. Takes any plan.
 void run_reference(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
+void run_reference(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace);
 
 /// Tiles in cache, online softmax, SIMD chosen at run time; plan.num_threads threads.
 void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
@@ -29,5 +30,7 @@ void force_simd_instruction_set(const std::string& name);
 /// Gives o = 0 and lse = -inf to the query rows that belong to no sequence (padding of dense batches with
 /// seqused_q, gaps in packed buffers). Every backend calls it; sequences themselves are left alone.
 void fill_unowned_rows(const AttentionProblem& problem, const ForwardArguments& args);
+/// Likewise dq = 0, and dk = dv = 0 to such key rows.
+void fill_unowned_rows(const AttentionProblem& problem, const BackwardArguments& args);
 
 }  // namespace onepass::cpu

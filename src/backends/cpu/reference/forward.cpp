@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/cpu/backend.h"
+#include "backends/cpu/reference/score_row.h"
 #include "backends/cpu/sequence.h"
 #include "support/float_types.h"
 
@@ -23,15 +24,12 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Room for the longest row: nothing may throw inside a parallel region.
 struct RowScratch {
-  explicit RowScratch(const AttentionProblem& problem) {
-    query.reserve(static_cast<std::size_t>(problem.head_dim));
-    scores.reserve(static_cast<std::size_t>(problem.seqlen_k));
+  explicit RowScratch(const AttentionProblem& problem) : row(problem) {
     out.reserve(static_cast<std::size_t>(problem.head_dim_v));
   }
 
-  std::vector<double> query;   // (head_dim)
-  std::vector<double> scores;  // (seqlen_k)
-  std::vector<double> out;     // (head_dim_v)
+  ScoreRow row;
+  std::vector<double> out;  // (head_dim_v)
 };
 
 class ReferenceForward {
@@ -41,8 +39,8 @@ class ReferenceForward {
 
   void row(const Sequence& s, std::int64_t h, std::int64_t i, RowScratch& scratch) const {
     const std::int64_t hk = h / problem_.group();
-    const KeyRange keys = visible_keys(band_of(problem_, s), s.seqlen_k, i, i + 1);
-    double max_score = score_row(s, h, hk, i, keys, scratch);
+    double max_score = fill_score_row(problem_, args_, s, h, i, scratch.row);
+    const KeyRange keys = scratch.row.keys;
 
     const double sink = problem_.has_sinks ? static_cast<double>(per_head_value(args_.sinks, 0, h)) : -kInf;
     max_score = std::max(max_score, sink);
@@ -52,7 +50,7 @@ class ReferenceForward {
     const double v_descale = problem_.has_v_descale ? per_head_value(args_.v_descale, s.batch_idx, hk) : 1.0;
     scratch.out.assign(static_cast<std::size_t>(problem_.head_dim_v), 0.0);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const double p = std::exp(scratch.scores[static_cast<std::size_t>(j - keys.begin)] - subtrahend);
+      const double p = std::exp(scratch.row.scores[static_cast<std::size_t>(j - keys.begin)] - subtrahend);
       sum += p;
       const std::int64_t v_row = row_offset_k(problem_, args_, s, problem_.v, j, hk);
       for (std::int64_t d = 0; d < problem_.head_dim_v; ++d) {
@@ -64,42 +62,6 @@ class ReferenceForward {
   }
 
  private:
-  static double value_at(const TensorView& view, std::int64_t offset) {
-    return static_cast<double>(load_float(view.data, view.dtype, offset));
-  }
-
-  /// Fills scratch.scores with the scores of the visible keys and returns their maximum (-inf for none).
-  double score_row(const Sequence& s, std::int64_t h, std::int64_t hk, std::int64_t i, KeyRange keys,
-                   RowScratch& scratch) const {
-    const std::int64_t q_row = row_offset_q(s, problem_.q, i, h);
-    scratch.query.resize(static_cast<std::size_t>(problem_.head_dim));
-    for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
-      scratch.query[static_cast<std::size_t>(d)] = value_at(args_.q, q_row + d * problem_.q.dim);
-    }
-    const double k_descale = problem_.has_k_descale ? per_head_value(args_.k_descale, s.batch_idx, hk) : 1.0;
-    const double slope = problem_.has_alibi ? per_head_value(args_.alibi_slopes, s.batch_idx, h) : 0.0;
-    const std::int64_t bias_row = problem_.has_bias ? bias_row_offset(args_.bias, s.batch_idx, h, i) : 0;
-
-    scratch.scores.resize(static_cast<std::size_t>(keys.end - keys.begin));
-    double max_score = -kInf;
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const std::int64_t k_row = row_offset_k(problem_, args_, s, problem_.k, j, hk);
-      double dot = 0.0;
-      for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
-        dot += scratch.query[static_cast<std::size_t>(d)] * value_at(args_.k, k_row + d * problem_.k.dim);
-      }
-      double score = problem_.softmax_scale * (dot * k_descale);
-      if (problem_.softcap > 0) score = problem_.softcap * std::tanh(score / problem_.softcap);
-      if (problem_.has_alibi) {
-        score -= slope * std::abs(static_cast<double>(i + s.diagonal() - j));
-      }
-      if (problem_.has_bias) score += value_at(args_.bias, bias_row + j * args_.bias.strides[3]);
-      scratch.scores[static_cast<std::size_t>(j - keys.begin)] = score;
-      max_score = std::max(max_score, score);
-    }
-    return max_score;
-  }
-
   void store_row(const Sequence& s, std::int64_t h, std::int64_t i, const RowScratch& scratch, double sum,
                  double subtrahend) const {
     const std::int64_t out_row = row_offset_q(s, problem_.out, i, h);
