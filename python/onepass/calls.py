@@ -3,7 +3,6 @@
 from typing import Any
 
 from onepass import _core
-from onepass.kinds import check_out, check_torch_tensors, handle_of, kind_of
 
 _CAUSAL = {False: "none", True: "bottom-right"}
 
@@ -14,39 +13,8 @@ def _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend
     except (TypeError, ValueError):
         raise TypeError(f"onepass: window is {window!r}.\n  Allowed: (left, right), two integers, or None.\n"
                         "  Fix: for the last W tokens, pass (W - 1, 0).") from None
-    return _core.ForwardOptions(
-        causal=_CAUSAL.get(causal, causal), window_left=left, window_right=right, softmax_scale=scale,
-        softcap=softcap, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, backend=backend,
-        num_threads=num_threads, num_splits=num_splits)
-
-
-def _results(q, v, kind, out, return_lse: bool):
-    """Where the result goes, and its lse: q's rows and heads, v's head_dim."""
-    q_shape, v_shape = tuple(q.shape), tuple(getattr(v, "shape", ()))
-    if out is None:
-        out = kind.empty(q, q_shape[:-1] + v_shape[-1:])
-    # [B, Hq, Sq], packed [Hq, Tq]
-    lse = kind.empty(q, q_shape[:-3] + q_shape[-2:-1] + q_shape[-3:-2], f32=True) if return_lse else None
-    return out, lse
-
-
-def run(options, tensors: dict, return_lse: bool, out, stream):
-    """Allocates what is missing, runs, returns out or (out, lse)."""
-    q = tensors["q"]
-    kind = kind_of(q)
-    handle = kind.current_stream(q) if stream is None else handle_of(stream)
-    if out is not None:
-        check_out(out)
-    result, lse = _results(q, tensors["v"], kind, out, return_lse)
-    _core.forward(options, handle, out=result, softmax_lse=lse, **tensors)
-    if out is None:
-        out = kind.finish(result)
-    return (out, kind.finish(lse)) if return_lse else out
-
-
-def _forward(options, tensors: dict, return_lse: bool, out, stream):
-    check_torch_tensors(tensors)
-    return run(options, tensors, return_lse, out, stream)
+    return _core.ForwardOptions(_CAUSAL.get(causal, causal), left, right, scale, softcap, max_seqlen_q, max_seqlen_k,
+                                backend, num_threads, num_splits)
 
 
 def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | None = None,
@@ -89,9 +57,8 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         RuntimeError: the GPU's driver or compiler fails.
     """
     options = _options(causal, window, scale, softcap, None, None, backend, num_threads, num_splits)
-    tensors = dict(q=q, k=k, v=v, seqused_q=seqused_q, seqused_k=seqused_k, alibi_slopes=alibi_slopes, bias=bias,
-                   sinks=sinks, k_descale=k_descale, v_descale=v_descale)
-    return _forward(options, tensors, return_lse, out, stream)
+    tensors = (q, k, v, None, None, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale, v_descale)
+    return _core.forward(options, tensors, out, return_lse, stream, True)
 
 
 def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seqused_k=None,
@@ -116,10 +83,9 @@ def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seq
         out [Tq, Hq, Dv], or (out, lse) with lse float32 [Hq, Tq]. Rows of no sequence get 0 and -inf.
     """
     options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
-    tensors = dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
-                   seqused_k=seqused_k, alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, k_descale=k_descale,
-                   v_descale=v_descale)
-    return _forward(options, tensors, return_lse, out, stream)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale,
+               v_descale)
+    return _core.forward(options, tensors, out, return_lse, stream, True)
 
 
 def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q=None, seqused_q=None,
@@ -144,10 +110,9 @@ def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q
         out [B, Sq, Hq, Dv] or [Tq, Hq, Dv], or (out, lse).
     """
     options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
-    tensors = dict(q=q, k=k_cache, v=v_cache, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q, seqused_k=seqused_k,
-                   block_table=block_table, alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, k_descale=k_descale,
-                   v_descale=v_descale)
-    return _forward(options, tensors, return_lse, out, stream)
+    tensors = (q, k_cache, v_cache, cu_seqlens_q, None, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
+               k_descale, v_descale)
+    return _core.forward(options, tensors, out, return_lse, stream, True)
 
 
 def merge(out_a, lse_a, out_b, lse_b, *, return_lse: bool = True, out=None, num_threads: int = 0,
@@ -165,18 +130,7 @@ def merge(out_a, lse_a, out_b, lse_b, *, return_lse: bool = True, out=None, num_
 
     Raises: as `attention`.
     """
-    tensors = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
-    check_torch_tensors(tensors)
-    kind = kind_of(out_a, "out_a")
-    handle = kind.current_stream(out_a) if stream is None else handle_of(stream)
-    if out is not None:
-        check_out(out)
-    result = kind.empty(out_a, tuple(out_a.shape)) if out is None else out
-    lse = kind.empty(out_a, tuple(getattr(lse_a, "shape", ())), f32=True) if return_lse else None
-    _core.merge(num_threads, handle, out=result, lse=lse, **tensors)
-    if out is None:
-        out = kind.finish(result)
-    return (out, kind.finish(lse)) if return_lse else out
+    return _core.merge(num_threads, (out_a, lse_a, out_b, lse_b), out, return_lse, stream)
 
 
 def plan(q, k, v, *, device: str | None = None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None,
@@ -197,7 +151,6 @@ def plan(q, k, v, *, device: str | None = None, cu_seqlens_q=None, cu_seqlens_k=
         explain() tells all of it as text.
     """
     options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
-    out, lse = _results(q, v, kind_of(q), None, return_lse)
-    return _core.plan(options, device, q=q, k=k, v=v, out=out, softmax_lse=lse, cu_seqlens_q=cu_seqlens_q,
-                      cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
-                      alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, k_descale=k_descale, v_descale=v_descale)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
+               k_descale, v_descale)
+    return _core.plan(options, device, tensors, return_lse)

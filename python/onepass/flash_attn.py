@@ -47,12 +47,14 @@ def _lse(lse):
 
 
 def _attend(function, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-            **tensors):
+            cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, block_table=None, max_seqlen_q=None,
+            max_seqlen_k=None):
     refuse_dropout(function, dropout_p)
-    out, lse = forward(q, k, v, alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
-                       window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
-                       softcap=softcap, return_lse=return_attn_probs, **tensors)
-    return (out, _lse(lse), q.new_empty(0)) if return_attn_probs else out
+    found = forward(q, k, v, cu_seqlens_q, cu_seqlens_k, None, seqused_k, block_table, alibi_slopes,
+                    max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, causal="bottom-right" if causal else "none",
+                    window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
+                    softcap=softcap, return_lse=return_attn_probs)
+    return (found[0], _lse(found[1]), q.new_empty(0)) if return_attn_probs else found
 
 
 @_documented
@@ -173,11 +175,11 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     name = "flash_attn_with_kvcache"
     refuse_given(name, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_leftpad=cache_leftpad)
     seqused_k, block_table = cache_rows(name, k_cache, q.shape[0], cache_seqlens, cache_batch_idx, block_table)
-    out, lse = forward(q, k_cache, v_cache, seqused_k=seqused_k, block_table=block_table,
-                       alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
-                       window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
-                       softcap=softcap, num_splits=num_splits, return_lse=return_softmax_lse)
-    return (out, _lse(lse)) if return_softmax_lse else out
+    found = forward(q, k_cache, v_cache, seqused_k=seqused_k, block_table=block_table,
+                    alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
+                    window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
+                    softcap=softcap, num_splits=num_splits, return_lse=return_softmax_lse)
+    return (found[0], _lse(found[1])) if return_softmax_lse else found
 
 
 def install_as_flash_attn() -> None:

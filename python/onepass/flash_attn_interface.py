@@ -43,10 +43,9 @@ def _attend(function, q, k, v, softmax_scale, causal, window_size, attention_chu
     if attention_chunk != 0:
         refuse(function, f"attention_chunk is {attention_chunk}, and is not supported yet", "0",
                "pass the chunk as window_size where that is the same")
-    out, lse = forward(q, k, v, causal="bottom-right" if causal else "none", window_left=window_size[0],
-                       window_right=window_size[1], softmax_scale=softmax_scale, softcap=softcap,
-                       num_splits=num_splits, return_lse=return_lse, **tensors)
-    return (out, lse) if return_lse else out
+    return forward(q, k, v, causal="bottom-right" if causal else "none", window_left=window_size[0],
+                   window_right=window_size[1], softmax_scale=softmax_scale, softcap=softcap, num_splits=num_splits,
+                   return_lse=return_lse, **tensors)
 
 
 @_documented

@@ -26,9 +26,9 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         is_causal = getattr(module, "is_causal", True)
     causal = is_causal and attention_mask is None and query.shape[2] > 1
     bias = None if attention_mask is None else additive_bias(attention_mask, query, key.shape[2])
-    out, _ = forward(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias=bias,
-                     sinks=None if s_aux is None else s_aux.float(), causal="top-left" if causal else "none",
-                     softmax_scale=scaling, softcap=softcap or 0.0)
+    out = forward(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias=bias,
+                  sinks=None if s_aux is None else s_aux.float(), causal="top-left" if causal else "none",
+                  softmax_scale=scaling, softcap=softcap or 0.0)
     return out, None
 
 

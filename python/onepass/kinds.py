@@ -1,6 +1,7 @@
-"""The libraries that arrays come from: how each makes an output, and which stream its work is on.
+"""The libraries that arrays come from, torch aside: how each makes an output, and which stream its work is on.
 
-No library is imported here but the one that an array came from, which is loaded already.
+The extension module asks (python/src/library.cpp), which knows torch itself. No library is imported here but the one
+that an array came from, which is loaded already.
 """
 
 import sys
@@ -15,18 +16,6 @@ class Kind(NamedTuple):
     empty: Callable[..., Any]  #: (like, shape, f32=False): an array on like's device, of like's dtype or of float32
     current_stream: Callable[[Any], int]  #: the handle of the stream that the caller's work for this array is on
     finish: Callable[[Any], Any] = lambda array: array  #: what the caller gets for an array that `empty` made
-
-
-def _torch_empty(like, shape, f32=False):
-    torch = sys.modules["torch"]
-    if f32:
-        return like.new_empty(shape, dtype=torch.float32)
-    # The strides are like's then, as those of torch's own results are; and it takes half the time.
-    return torch.empty_like(like) if like.shape == shape else like.new_empty(shape)
-
-
-def _torch_stream(tensor) -> int:
-    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
 
 
 def _cupy_empty(like, shape, f32=False):
@@ -44,7 +33,6 @@ def _numpy_empty(like, shape, f32=False):
     return numpy.empty(shape, dtype="float32" if f32 else like.dtype)
 
 
-_TORCH = Kind(_torch_empty, _torch_stream)
 _CUPY = Kind(_cupy_empty, _cupy_stream)
 _NUMPY = Kind(_numpy_empty, lambda array: 0)
 
@@ -64,23 +52,20 @@ def _other(array, name: str) -> Kind:
     return _NUMPY
 
 
-def kind_of(array, name: str = "q") -> Kind:
-    """The kind of an array; that of q decides what results are.
+def kind_of(array, name: str) -> Kind:
+    """The kind of an array that is none of torch's; that of q decides what results are.
 
     Raises:
         TypeError: it is no array.
         NotImplementedError: it is on a GPU, of a library whose streams are not known.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        return _TORCH
     if hasattr(array, "__array_interface__"):
         return _NUMPY
     return _CUPY if type(array).__module__.partition(".")[0] == "cupy" else _other(array, name)
 
 
 def check_out(out) -> None:
-    """Refuses to write into arrays of libraries that promise their users never to change one, and do not say so through
+    """Refuses to write into arrays, none of torch's, of libraries that promise their users never to change one, and do not say so through
     DLPack (JAX).
 
     Raises:
@@ -89,31 +74,6 @@ def check_out(out) -> None:
     if kind_of(out, "out").finish is not Kind._field_defaults["finish"]:
         raise ValueError(f"out: it is a {type(out).__name__}, which may be immutable.\n"
                          "  Allowed: arrays of NumPy, PyTorch and CuPy.\n  Fix: leave out away and take the result.")
-
-
-def check_torch_tensors(arrays: dict) -> None:
-    """What a torch tensor can be besides its memory.
-
-    Raises:
-        NotImplementedError: torch would expect a gradient: there is no backward pass yet.
-        ValueError: the values in memory are not the tensor's (torch's lazy negation).
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    recording = torch.is_grad_enabled()
-    for name, array in arrays.items():
-        if not isinstance(array, torch.Tensor):
-            continue
-        if recording and array.requires_grad:
-            raise NotImplementedError(
-                f"onepass: {name} requires a gradient, and there is no backward pass yet.\n"
-                "  Allowed: tensors without requires_grad, or any tensors under torch.no_grad().\n"
-                f"  Fix: call under torch.no_grad() or torch.inference_mode(), or pass {name}.detach().")
-        if array.is_neg():
-            raise ValueError(f"onepass: {name} is negated lazily, so its memory holds other values.\n"
-                             "  Allowed: tensors whose memory holds their values.\n"
-                             f"  Fix: pass {name}.resolve_neg().")
 
 
 def handle_of(stream) -> int:

@@ -62,7 +62,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     elif rank > 4:
         q, k, v = query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)
     bias = None if attn_mask is None else additive_bias(attn_mask, query, key.shape[-2])
-    out, _ = forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias=bias,
-                     causal="top-left" if is_causal else "none", softmax_scale=scale)
+    out = forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias=bias,
+                  causal="top-left" if is_causal else "none", softmax_scale=scale)
     out = out.transpose(1, 2)
     return out if rank == 4 else out.reshape(*query.shape[:-1], value.shape[-1])

@@ -4,13 +4,15 @@ Importing this module registers it. The functions of `onepass.sdpa` and `onepass
 which leaves the operator out where nothing of torch's would notice: a Python operator costs torch 20 us a call.
 """
 
+import functools
 import inspect
 
 import torch
-from torch._C import _are_functorch_transforms_active
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch._C import (_are_functorch_transforms_active, _is_any_autocast_enabled, _is_tracing,
+                      _len_torch_dispatch_stack)
+from torch.compiler import is_dynamo_compiling
 
-from onepass import _core, calls
+from onepass import _core
 
 _LIBRARY = torch.library.Library("onepass", "DEF")
 _LIBRARY.define(
@@ -23,21 +25,31 @@ _LIBRARY.define(
     tags=[torch.Tag.pt2_compliant_tag])
 
 
-def _run(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
-         alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None, max_seqlen_q=None,
-         max_seqlen_k=None, causal="none", window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0,
-         num_splits=0, return_lse=True):
-    options = _core.ForwardOptions(
-        causal=causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale,
-        softcap=softcap, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, backend="auto", num_threads=0,
-        num_splits=num_splits)
-    return calls.run(options, dict(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                                   seqused_q=seqused_q, seqused_k=seqused_k, block_table=block_table,
-                                   alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, k_descale=k_descale,
-                                   v_descale=v_descale), return_lse, None, None)
+def forward(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
+            alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None, max_seqlen_q=None,
+            max_seqlen_k=None, causal="none", window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0,
+            num_splits=0, return_lse=False, as_operator=True):
+    """onepass::forward: (out, softmax_lse), or out without return_lse.
+
+    It is the operator wherever torch compiles, traces, casts, records a gradient, or lets a mode, class or vmap see
+    every operator. `as_operator` is False for the operator's own implementation.
+    """
+    if as_operator and (is_dynamo_compiling() or _is_any_autocast_enabled() or _is_tracing()
+                        or _len_torch_dispatch_stack() or _are_functorch_transforms_active()
+                        or _core.are_more_than_values((q, k, v, alibi_slopes, bias, sinks))):
+        results = _operator(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias,
+                            sinks, k_descale, v_descale, max_seqlen_q, max_seqlen_k, causal, window_left, window_right,
+                            softmax_scale, softcap, num_splits)
+        return results if return_lse else results[0]
+    options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
+                                   max_seqlen_k, "auto", 0, num_splits)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
+               k_descale, v_descale)
+    return _core.forward(options, tensors, None, return_lse, None, False)
 
 
-_SIGNATURE = inspect.signature(_run)
+_run = functools.partial(forward, return_lse=True, as_operator=False)
+_SIGNATURE = inspect.signature(forward)
 
 
 def _shapes(q, k, v, *others, **options):
@@ -75,30 +87,3 @@ torch.library.register_fake("onepass::forward", _shapes, lib=_LIBRARY)
 torch.library.register_autograd("onepass::forward", _backward, lib=_LIBRARY)
 
 _operator = torch.ops.onepass.forward.default
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _needs_operator(tensors) -> bool:
-    """Whether torch compiles, traces, casts, records a gradient, or lets a mode, class or vmap see every operator."""
-    if torch.compiler.is_compiling():
-        return True
-    device_type = tensors[0].device.type
-    if (device_type not in ("cpu", "cuda") or torch.is_autocast_enabled(device_type) or torch.jit.is_tracing()
-            or _get_current_dispatch_mode() is not None or _are_functorch_transforms_active()):
-        return True
-    recording = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_neg() or
-                                   (recording and tensor.requires_grad)):
-            return True
-    return False
-
-
-def forward(q, k, v, *, bias=None, alibi_slopes=None, sinks=None, return_lse=False, **options):
-    """(out, softmax_lse) of onepass::forward; without return_lse softmax_lse need not be computed, and may be None."""
-    if _needs_operator((q, k, v, bias, alibi_slopes, sinks)):
-        return _operator(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, **options)
-    out = _run(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_lse, **options)
-    return out if return_lse else (out, None)

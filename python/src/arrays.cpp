@@ -9,14 +9,12 @@
 
 #include "dlpack.h"
 #include "support/message.h"
+#include "torch.h"
 
 namespace nb = nanobind;
 
 namespace onepass::python {
 namespace {
-
-constexpr std::int32_t kDlCpu = 1, kDlCudaHost = 3;
-constexpr std::uint32_t kDlpackMajor = 1;
 
 /// What `object` has under `name`; invalid when it has nothing.
 nb::object attribute(nb::handle object, const char* name) { return nb::getattr(object, name, nb::handle()); }
@@ -97,14 +95,10 @@ Array::Array(nb::handle object, const char* name, std::uintptr_t stream) {
 }
 
 bool Array::from_exchange_api(nb::handle object) {
-  const nb::object capsule = attribute(object.type(), "__dlpack_c_exchange_api__");
-  if (!capsule.is_valid()) return false;
-  const auto* api =
-      static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (api == nullptr) throw nb::python_error();
-  while (api != nullptr && api->version.major > kDlpackMajor) api = api->previous;
-  if (api == nullptr || api->version.major != kDlpackMajor || api->tensor_from_py_object == nullptr)
-    return false;
+  const Torch* const torch = Torch::loaded();
+  const dlpack::ExchangeApi* const api =
+      torch != nullptr && torch->is_tensor(object) ? torch->exchange_api() : exchange_api_of(object.type());
+  if (api == nullptr) return false;
   dlpack::Tensor tensor;
   if (api->tensor_from_py_object(object.ptr(), &tensor) != 0) throw nb::python_error();
   view_ = from_dlpack(tensor);
@@ -123,7 +117,7 @@ bool Array::from_array_interface(nb::handle object) {
   }
   const nb::object data = interface["data"];
   view_ = from_dlpack(dlpack::Tensor{reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0])),
-                                     {kDlCpu, 0},
+                                     {dlpack::kCpu, 0},
                                      static_cast<std::int32_t>(shape.size()),
                                      type,
                                      shape.data(),
@@ -139,13 +133,13 @@ bool Array::from_dlpack_method(nb::handle object, std::uintptr_t stream) {
   const nb::object detach = attribute(object, "detach");
   const nb::object array = detach.is_valid() ? nb::object(detach()) : nb::borrow(object);
   const auto device_type = nb::cast<std::int32_t>(array.attr("__dlpack_device__")()[0]);
-  const bool on_host = device_type == kDlCpu || device_type == kDlCudaHost;
+  const bool on_host = device_type == dlpack::kCpu || device_type == dlpack::kCudaHost;
   // 1 is the legacy default stream, 0 is not allowed.
   const nb::object wait =
       on_host ? nb::object(nb::none()) : nb::cast(stream == 0 ? std::uintptr_t{1} : stream);
   try {
     keeper_ = array.attr("__dlpack__")(nb::arg("stream") = wait,
-                                       nb::arg("max_version") = nb::make_tuple(kDlpackMajor, 0));
+                                       nb::arg("max_version") = nb::make_tuple(dlpack::kMajor, 0));
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;  // a producer from before max_version
     keeper_ = array.attr("__dlpack__")(nb::arg("stream") = wait);
@@ -154,7 +148,7 @@ bool Array::from_dlpack_method(nb::handle object, std::uintptr_t stream) {
   if (PyCapsule_IsValid(keeper_.ptr(), "dltensor_versioned") != 0) {
     const auto* managed = static_cast<const dlpack::ManagedTensorVersioned*>(
         PyCapsule_GetPointer(keeper_.ptr(), "dltensor_versioned"));
-    if (managed->version.major == kDlpackMajor) {
+    if (managed->version.major == dlpack::kMajor) {
       view_ = from_dlpack(managed->dl_tensor);
       read_only_ = (managed->flags & dlpack::ManagedTensorVersioned::kReadOnly) != 0;
       return true;

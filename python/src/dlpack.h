@@ -6,6 +6,9 @@
 
 namespace onepass::python::dlpack {
 
+inline constexpr std::uint32_t kMajor = 1;  // the version of the structs below
+inline constexpr std::int32_t kCpu = 1, kCuda = 2, kCudaHost = 3;
+
 struct Version {
   std::uint32_t major, minor;
 };
@@ -48,16 +51,19 @@ struct ManagedTensorVersioned {
 };
 
 /// In a capsule named "dlpack_exchange_api", the attribute __dlpack_c_exchange_api__ of an array's type.
+/// Functions return 0, or -1 and have set a Python exception.
 struct ExchangeApi {
   Version version;
   ExchangeApi* previous;  ///< the table of an older major version
-  void* managed_tensor_allocator;
+  /// A new tensor of the library's, of the prototype's shape, dtype and device. Errors go to set_error.
+  int (*managed_tensor_allocator)(Tensor* prototype, ManagedTensorVersioned** out, void* error_context,
+                                  void (*set_error)(void* error_context, const char* kind,
+                                                    const char* message));
   void* managed_tensor_from_py_object;
   void* managed_tensor_to_py_object;
-  /// 0, or -1 and a Python exception. Null where a library cannot do it. What `out` points to lives until the
-  /// object changes.
+  /// Null where a library cannot do it. What `out` points to lives until the object changes.
   int (*tensor_from_py_object)(void* object, Tensor* out);
-  void* current_work_stream;
+  int (*current_work_stream)(std::int32_t device_type, std::int32_t device_id, void** out);
 };
 
 }  // namespace onepass::python::dlpack

@@ -32,11 +32,11 @@ constexpr std::array kBackendWords = {
 
 template <class Words>
 auto value_of(const char* argument, const std::string& given, const Words& words) {
-  std::vector<std::string> known;
   for (const auto& [word, value] : words) {
     if (word == given) return value;
-    known.emplace_back(word);
   }
+  std::vector<std::string> known;
+  for (const auto& [word, value] : words) known.emplace_back(word);
   throw_invalid("onepass", fmt::format("{} is '{}'", argument, given), joined(known),
                 fmt::format("pass one of these words for {}", argument));
 }
@@ -62,9 +62,9 @@ void bind_options(nb::module_& module) {
                                       .num_threads = threads_to_use(num_threads),
                                       .num_splits = num_splits};
           },
-          nb::kw_only(), nb::arg("causal"), nb::arg("window_left"), nb::arg("window_right"),
-          nb::arg("softmax_scale").none(), nb::arg("softcap"), nb::arg("max_seqlen_q").none(),
-          nb::arg("max_seqlen_k").none(), nb::arg("backend"), nb::arg("num_threads"), nb::arg("num_splits"));
+          nb::arg("causal"), nb::arg("window_left"), nb::arg("window_right"), nb::arg("softmax_scale").none(),
+          nb::arg("softcap"), nb::arg("max_seqlen_q").none(), nb::arg("max_seqlen_k").none(),
+          nb::arg("backend"), nb::arg("num_threads"), nb::arg("num_splits"));
 }
 
 }  // namespace onepass::python

@@ -7,7 +7,8 @@
 
 namespace onepass {
 
-/// Checks every rule and finds or makes the plan. The call goes on with launch(*plan, args, workspace, stream).
+/// Checks every rule and finds or makes the plan. The call goes on with launch(*plan, args, workspace,
+/// stream).
 /// @throws InvalidArgument, NotSupported, on a GPU EnvironmentError; `call` names the function.
 std::shared_ptr<const Plan> prepared_forward(const char* call, const ForwardArguments& args,
                                              const ForwardOptions& options);

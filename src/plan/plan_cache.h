@@ -7,7 +7,8 @@
 
 namespace onepass {
 
-inline constexpr std::size_t kKeptPlans = 64;  // a model has a few shapes; a decoding one without bounds, many
+inline constexpr std::size_t kKeptPlans =
+    64;  // a model has a few shapes; a decoding one without bounds, many
 
 /// make_plan, or what it gave for the same problem, request and device: the plan of a call is a function of
 /// these. The kKeptPlans used last are kept, for all threads.
