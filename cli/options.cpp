@@ -10,6 +10,7 @@
 
 #include "cli/option_values.h"
 #include "cli/text_output.h"
+#include "problem/checker.h"
 #include "problem/validate.h"
 #include "support/message.h"
 

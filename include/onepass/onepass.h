@@ -202,6 +202,42 @@ typedef struct onepass_merge_args {
 #define ONEPASS_MERGE_ARGS_INIT \
   { sizeof(onepass_merge_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
+/* New keys and values for a cache; onepass/append_kv.h says more. NULL where optional ones are absent.
+ *   dense       k_new [B, Sn, Hk, D], v_new [B, Sn, Hk, Dv];  q, q_out [B, Sq, Hq, D]
+ *   packed      k_new [Tn, Hk, D],    v_new [Tn, Hk, Dv];     q, q_out [Tq, Hq, D]; with their cu_seqlens
+ *   contiguous  k_cache [B, capacity, Hk, D], v_cache [B, capacity, Hk, Dv]; with cache_batch_idx [rows, ...]
+ *   paged       k_cache [pages, page_size, Hk, D], v_cache [pages, page_size, Hk, Dv]; with block_table
+ * Dtypes: f32, f16 or bf16 (on a GPU f16 or bf16), all equal. */
+typedef struct onepass_append_args {
+  size_t struct_size;
+  const onepass_tensor* k_new;
+  const onepass_tensor* v_new;
+  const onepass_tensor* k_cache;          /* written: the new rows, and nothing else */
+  const onepass_tensor* v_cache;          /* likewise */
+  const onepass_tensor* cu_seqlens_new;   /* optional, i32 [B + 1]: packed new rows */
+  const onepass_tensor* seqused_new;      /* optional, i32 [B]: new rows of b in use, from its start */
+  const onepass_tensor* cache_seqlens;    /* optional, i32 [B]: rows that the cache holds; absent: 0 */
+  const onepass_tensor* block_table;      /* optional, i32 [B, max_pages] */
+  const onepass_tensor* cache_batch_idx;  /* optional, i32 [B]: where b is in a contiguous cache */
+  const onepass_tensor* rotary_cos;       /* optional, f32 or k_new's dtype, [positions, R / 2] */
+  const onepass_tensor* rotary_sin;       /* with rotary_cos */
+  const onepass_tensor* rotary_positions; /* optional, i32 [B]: of the first new row; absent: cache_seqlens */
+  const onepass_tensor* q;                /* optional, needs rotary_cos */
+  const onepass_tensor* q_out;            /* with q, written; may be q */
+  const onepass_tensor* cu_seqlens_q;     /* optional, i32 [B + 1]: packed q */
+  const onepass_tensor* seqlens_out;      /* optional, i32 [B], written: rows that the cache holds then */
+  const onepass_tensor* overflow;         /* optional, i32 [B]: GPU: set to 1 where b did not fit */
+  void* stream;                           /* as in onepass_forward_args */
+  int32_t rotary_interleaved;             /* pair i: 0 elements i and i + R / 2, 1 elements 2 i and 2 i + 1 */
+  int32_t q_at_first_position;            /* 1: every row of q stands at its sequence's first position */
+} onepass_append_args;
+
+#define ONEPASS_APPEND_ARGS_INIT                                                                         \
+  {                                                                                                      \
+    sizeof(onepass_append_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        NULL, NULL, NULL, NULL, NULL, NULL, 0, 0                                                         \
+  }
+
 /* A plan: which implementation runs and how. Made for shapes, strides, dtypes, options and length bounds;
  * holds no data and may be run any number of times. */
 typedef struct onepass_plan onepass_plan;
@@ -307,6 +343,15 @@ ONEPASS_API onepass_status onepass_backward_plan_run(const onepass_plan* plan,
  * ONEPASS_INVALID_ARGUMENT, and on a GPU ONEPASS_NOT_SUPPORTED (more rows than one grid holds) and
  * ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads);
+
+/* Writes new keys and values behind those that a cache holds, with rotary embedding (keys and q) if tables
+ * are given. No workspace; on a GPU the work is queued on args->stream when the call returns and can be
+ * captured in a graph. A sequence that does not fit is an error on the CPU; on a GPU nothing is written for
+ * it and its overflow is set or, without that tensor, the next call on this GPU reports it.
+ *   num_threads  CPU: 0 takes every core this process may use; at most 4096
+ * ONEPASS_INVALID_ARGUMENT, and on a GPU ONEPASS_NOT_SUPPORTED (f32; more rows than one grid holds) and
+ * ONEPASS_ENVIRONMENT. */
+ONEPASS_API onepass_status onepass_append_kv(const onepass_append_args* args, int32_t num_threads);
 
 /* NOLINTEND(readability-identifier-naming, modernize-use-nullptr) */
 

@@ -8,7 +8,9 @@
 #include <new>
 
 #include "api/prepared_forward.h"
+#include "backends/cpu/append_kv.h"
 #include "backends/cpu/merge.h"
+#include "backends/cuda/host/append_kv.h"
 #include "backends/cuda/host/forward.h"
 #include "backends/cuda/host/merge.h"
 #include "backends/launch.h"
@@ -47,6 +49,8 @@ DeviceInfo device_of(const Arguments& args) {
   const TensorView& q = queries_of(args);
   return q.device == DeviceKind::Cuda ? cuda::device_info(q.device_idx) : this_cpu();
 }
+
+int cpu_threads(int num_threads) { return num_threads > 0 ? num_threads : this_cpu().num_processors; }
 
 struct AlignedDelete {
   void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kWorkspaceAlignment}); }
@@ -126,7 +130,13 @@ void backward(const BackwardArguments& args, const ForwardOptions& options, Stre
 void merge(const MergeArguments& args, int num_threads, Stream stream) {
   validate_merge("merge", args, num_threads);
   if (args.out.device == DeviceKind::Cuda) return cuda::merge(args, stream);
-  cpu::merge(args, num_threads > 0 ? num_threads : this_cpu().num_processors);
+  cpu::merge(args, cpu_threads(num_threads));
+}
+
+void append_kv(const AppendArguments& args, const AppendOptions& options, Stream stream) {
+  const AppendProblem problem = validate_append("append_kv", args, options);
+  if (args.k_new.device == DeviceKind::Cuda) return cuda::append_kv(args, problem, options, stream);
+  cpu::append_kv(args, problem, options, cpu_threads(options.num_threads));
 }
 
 }  // namespace onepass

@@ -9,6 +9,7 @@
 
 #include "api/c_structs.h"
 #include "api/status_guard.h"
+#include "onepass/append_kv.h"
 #include "onepass/attention.h"
 #include "onepass/onepass.h"
 #include "support/message.h"
@@ -47,12 +48,15 @@ static_assert(sizeof(onepass_forward_options) ==
               offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
 static_assert(sizeof(onepass_backward_args) == offsetof(onepass_backward_args, dbias) + sizeof(void*));
 static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
+static_assert(sizeof(onepass_append_args) ==
+              offsetof(onepass_append_args, q_at_first_position) + sizeof(std::int32_t));
 
 constexpr onepass_tensor kTensorDefaults = ONEPASS_TENSOR_INIT;
 constexpr onepass_forward_args kArgsDefaults = ONEPASS_FORWARD_ARGS_INIT;
 constexpr onepass_forward_options kOptionsDefaults = ONEPASS_FORWARD_OPTIONS_INIT;
 constexpr onepass_backward_args kBackwardDefaults = ONEPASS_BACKWARD_ARGS_INIT;
 constexpr onepass_merge_args kMergeDefaults = ONEPASS_MERGE_ARGS_INIT;
+constexpr onepass_append_args kAppendDefaults = ONEPASS_APPEND_ARGS_INIT;
 
 // What even the oldest caller gives.
 constexpr std::size_t kTensorMinimum = offsetof(onepass_tensor, device);
@@ -60,6 +64,7 @@ constexpr std::size_t kArgsMinimum = offsetof(onepass_forward_args, softmax_lse)
 constexpr std::size_t kOptionsMinimum = sizeof(std::size_t);
 constexpr std::size_t kBackwardMinimum = offsetof(onepass_backward_args, dlse);
 constexpr std::size_t kMergeMinimum = offsetof(onepass_merge_args, lse);
+constexpr std::size_t kAppendMinimum = offsetof(onepass_append_args, cu_seqlens_new);
 
 void require(const char* call, const void* pointer, const char* name, const char* meaning) {
   if (pointer != nullptr) return;
@@ -81,6 +86,12 @@ Enum enum_value(const char* call, const char* name, const char* field, std::int3
 DType dtype_value(const char* call, const char* name, const char* field, std::int32_t value) {
   return enum_value(call, name, field, value, DType::I32,
                     "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32)");
+}
+
+bool flag(const char* call, const char* name, std::int32_t value) {
+  if (value != 0 && value != 1)
+    throw_invalid(call, fmt::format("{} is {}", name, value), "0 or 1", "use one of them");
+  return value == 1;
 }
 
 /// Fills `view`, which stays absent for NULL, and for rank 0. Ranks, extents and strides are validate.cpp's
@@ -371,5 +382,35 @@ onepass_status onepass_merge(const onepass_merge_args* args, int32_t num_threads
     read_view(kCall, "out", a.out, merge.out);
     read_view(kCall, "lse", a.lse, merge.lse);
     onepass::merge(merge, num_threads, {a.stream});
+  });
+}
+
+onepass_status onepass_append_kv(const onepass_append_args* args, int32_t num_threads) {
+  constexpr const char* kCall = "onepass_append_kv";
+  return guarded(kCall, [&] {
+    const onepass_append_args a = read_struct(kCall, "args", args, kAppendDefaults, kAppendMinimum);
+    onepass::AppendArguments append;
+    read_view(kCall, "k_new", a.k_new, append.k_new);
+    read_view(kCall, "v_new", a.v_new, append.v_new);
+    read_view(kCall, "k_cache", a.k_cache, append.k_cache);
+    read_view(kCall, "v_cache", a.v_cache, append.v_cache);
+    read_view(kCall, "cu_seqlens_new", a.cu_seqlens_new, append.cu_seqlens_new);
+    read_view(kCall, "seqused_new", a.seqused_new, append.seqused_new);
+    read_view(kCall, "cache_seqlens", a.cache_seqlens, append.cache_seqlens);
+    read_view(kCall, "block_table", a.block_table, append.block_table);
+    read_view(kCall, "cache_batch_idx", a.cache_batch_idx, append.cache_batch_idx);
+    read_view(kCall, "rotary_cos", a.rotary_cos, append.rotary_cos);
+    read_view(kCall, "rotary_sin", a.rotary_sin, append.rotary_sin);
+    read_view(kCall, "rotary_positions", a.rotary_positions, append.rotary_positions);
+    read_view(kCall, "q", a.q, append.q);
+    read_view(kCall, "q_out", a.q_out, append.q_out);
+    read_view(kCall, "cu_seqlens_q", a.cu_seqlens_q, append.cu_seqlens_q);
+    read_view(kCall, "seqlens_out", a.seqlens_out, append.seqlens_out);
+    read_view(kCall, "overflow", a.overflow, append.overflow);
+    const onepass::AppendOptions options{
+        .rotary_interleaved = flag(kCall, "rotary_interleaved", a.rotary_interleaved),
+        .q_at_first_position = flag(kCall, "q_at_first_position", a.q_at_first_position),
+        .num_threads = num_threads};
+    onepass::append_kv(append, options, {a.stream});
   });
 }

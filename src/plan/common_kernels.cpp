@@ -180,6 +180,9 @@ std::vector<CommonKernel> common_kernels() {
   Collection found;
   for (const Target& target : kTargets) {
     found.add(merge_states_kernel(target.compute_capability), target);
+    for (const DType dtype : kBothTypes) {
+      found.add(append_kv_kernel(target.compute_capability, dtype, 16), target);
+    }
     for (const Work& work : kWork) {
       for (const DType dtype : work.dtypes) {
         for (const HeadDims& dims : work.head_dims) {

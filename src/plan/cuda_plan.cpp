@@ -9,7 +9,8 @@
 namespace onepass {
 namespace {
 
-constexpr int kRowWarps = 4;  // warps of the row-wise kernels, a row each
+constexpr int kRowWarps = 4;     // warps of the row-wise kernels, a row each
+constexpr int kAppendWarps = 8;  // 256 pieces: K and V of a token with 8 heads of 128 elements
 
 /// One kernel for every head_dim.
 KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
@@ -101,6 +102,16 @@ KernelSpec merge_states_kernel(int compute_capability) {
   spec.family = KernelFamily::MergeStates;
   spec.architecture = compute_capability;
   spec.num_warps = kRowWarps;
+  return spec;
+}
+
+KernelSpec append_kv_kernel(int compute_capability, DType dtype, int load_bytes) {
+  KernelSpec spec;
+  spec.family = KernelFamily::AppendKv;
+  spec.architecture = compute_capability;
+  spec.dtype = dtype;
+  spec.num_warps = kAppendWarps;
+  spec.load_bytes = spec.store_bytes = load_bytes;
   return spec;
 }
 

@@ -20,4 +20,7 @@ std::int64_t num_row_tiles(const Plan& plan);
 /// What merge() launches on a GPU of this compute capability: a warp per row and head.
 KernelSpec merge_states_kernel(int compute_capability);
 
+/// What append_kv() launches: a block per row, which it reads and writes in pieces of load_bytes (16 or 2).
+KernelSpec append_kv_kernel(int compute_capability, DType dtype, int load_bytes);
+
 }  // namespace onepass

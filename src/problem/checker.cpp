@@ -136,4 +136,44 @@ void Checker::address(NamedView t) const {
   }
 }
 
+void Checker::offsets(NamedView cu, std::int64_t rows, const char* tensor) const {
+  const std::int64_t batch = cu.view.shape[0] - 1;
+  std::int64_t previous = 0;
+  for (std::int64_t b = 0; b <= batch; ++b) {
+    const std::int64_t offset = index_value(cu.view, b);
+    if (offset < previous) {
+      fail(b == 0
+               ? fmt::format("{}[0] is {}", cu.name, offset)
+               : fmt::format("{}[{}] is {}, but {}[{}] is {}", cu.name, b, offset, cu.name, b - 1, previous),
+           "offsets that start at 0 or more and never decrease",
+           fmt::format("pass prefix sums of the lengths in {}", cu.name));
+    }
+    previous = offset;
+  }
+  if (previous > rows) {
+    fail(fmt::format("{}[{}] is {}, but {} has {} rows", cu.name, batch, previous, tensor, rows),
+         fmt::format("offsets up to the rows of {}", tensor),
+         fmt::format("pass the whole packed {}, or correct {}", tensor, cu.name));
+  }
+}
+
+void Checker::pages(NamedView table, std::int64_t b, TokenRange range, std::int64_t page_size,
+                    std::int64_t num_pages) const {
+  const auto* data = static_cast<const std::int32_t*>(table.view.data);
+  for (std::int64_t column = range.begin / page_size; column * page_size < range.end; ++column) {
+    const std::int64_t page = data[b * table.view.strides[0] + column * table.view.strides[1]];
+    if (page >= 0 && page < num_pages) continue;
+    fail(fmt::format("{}[{}][{}] is {}, but the pool has {} pages", table.name, b, column, page, num_pages),
+         fmt::format("0 to {} in the columns that hold the tokens {} to {}", num_pages - 1, range.begin,
+                     range.end - 1),
+         fmt::format("correct {} or the lengths", table.name));
+  }
+}
+
+void Checker::num_threads(int num_threads) const {
+  if (num_threads >= 0 && num_threads <= kMaxThreads) return;
+  fail(fmt::format("num_threads is {}", num_threads), fmt::format("0 (every core) to {}", kMaxThreads),
+       "set num_threads to 0");
+}
+
 }  // namespace onepass

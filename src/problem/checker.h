@@ -11,10 +11,22 @@
 
 namespace onepass {
 
+inline constexpr int kMaxThreads = 4096;
+
+/// Entry i of an index tensor in host memory.
+inline std::int64_t index_value(const TensorView& view, std::int64_t i) {
+  return static_cast<const std::int32_t*>(view.data)[i * view.strides[0]];
+}
+
 /// A tensor of the call with the name that messages use.
 struct NamedView {
   const char* name;
   const TensorView& view;
+};
+
+/// Tokens begin to end - 1 of a sequence.
+struct TokenRange {
+  std::int64_t begin, end;
 };
 
 class Checker {
@@ -40,6 +52,15 @@ class Checker {
   void writable_strides(NamedView t) const;
   /// data is not null (unless there are no elements) and aligned to its element.
   void address(NamedView t) const;
+  // Of index tensors in host memory:
+  /// Offsets start at 0 or more, never decrease and end inside the `rows` of `tensor`.
+  void offsets(NamedView cu_seqlens, std::int64_t rows, const char* tensor) const;
+  /// The pages of sequence b that hold the tokens of `range` are in the pool.
+  void pages(NamedView block_table, std::int64_t b, TokenRange range, std::int64_t page_size,
+             std::int64_t num_pages) const;
+
+  /// 0, or a number of CPU threads up to kMaxThreads.
+  void num_threads(int num_threads) const;
 
  private:
   [[noreturn]] void fail_extent(NamedView t, int dim, std::int64_t extent, const std::string& because) const;

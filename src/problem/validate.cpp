@@ -17,12 +17,6 @@ constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 
 using Named = NamedView;
 
-void check_num_threads(const Checker& check, int num_threads) {
-  if (num_threads >= 0 && num_threads <= kMaxThreads) return;
-  check.fail(fmt::format("num_threads is {}", num_threads), fmt::format("0 (every core) to {}", kMaxThreads),
-             "set num_threads to 0");
-}
-
 std::array<Named, 15> all_tensors(const ForwardArguments& a) {
   return {{{"q", a.q},
            {"k", a.k},
@@ -47,10 +41,6 @@ bool readable_on_host(const TensorView& view) {
 
 /// seqused is given and can be read: then it bounds the lengths better than the room between offsets.
 bool used_on_host(const TensorView& seqused) { return seqused.present() && readable_on_host(seqused); }
-
-std::int64_t index_value(const TensorView& view, std::int64_t i) {
-  return static_cast<const std::int32_t*>(view.data)[i * view.strides[0]];
-}
 
 /// The rules of one call, group by group, in the order in which a reader would ask.
 class Validator {
@@ -356,7 +346,7 @@ class Validator {
   }
 
   void execution() {
-    check_num_threads(check_, options_.num_threads);
+    check_.num_threads(options_.num_threads);
     if (options_.num_splits < 0 || options_.num_splits > kMaxSplits) {
       check_.fail(fmt::format("num_splits is {}", options_.num_splits),
                   fmt::format("0 (chosen by the planner) to {}", kMaxSplits), "set num_splits to 0");
@@ -418,8 +408,10 @@ class IndexValidator {
       : check_(call), p_(problem), args_(args) {}
 
   void all() const {
-    if (p_.q_layout == SequenceLayout::Packed) offsets({"cu_seqlens_q", args_.cu_seqlens_q}, p_.total_q, "q");
-    if (p_.k_layout == SequenceLayout::Packed) offsets({"cu_seqlens_k", args_.cu_seqlens_k}, p_.total_k, "k");
+    if (p_.q_layout == SequenceLayout::Packed)
+      check_.offsets({"cu_seqlens_q", args_.cu_seqlens_q}, p_.total_q, "q");
+    if (p_.k_layout == SequenceLayout::Packed)
+      check_.offsets({"cu_seqlens_k", args_.cu_seqlens_k}, p_.total_k, "k");
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       const std::int64_t seqlen_q =
           length(b, "q", {"cu_seqlens_q", args_.cu_seqlens_q}, {"seqused_q", args_.seqused_q}, p_.seqlen_q);
@@ -427,31 +419,13 @@ class IndexValidator {
           length(b, "k", {"cu_seqlens_k", args_.cu_seqlens_k}, {"seqused_k", args_.seqused_k}, p_.seqlen_k);
       bound(b, "q", seqlen_q, p_.seqlen_q);
       bound(b, "k", seqlen_k, p_.seqlen_k);
-      if (p_.k_layout == SequenceLayout::Paged) pages(b, seqlen_k);
+      if (p_.k_layout == SequenceLayout::Paged) {
+        check_.pages({"block_table", args_.block_table}, b, {0, seqlen_k}, p_.page_size, p_.num_pages);
+      }
     }
   }
 
  private:
-  void offsets(Named cu, std::int64_t rows, const char* tensor) const {
-    std::int64_t previous = 0;
-    for (std::int64_t b = 0; b <= p_.batch; ++b) {
-      const std::int64_t offset = index_value(cu.view, b);
-      if (offset < previous) {
-        check_.fail(b == 0 ? fmt::format("{}[0] is {}", cu.name, offset)
-                           : fmt::format("{}[{}] is {}, but {}[{}] is {}", cu.name, b, offset, cu.name, b - 1,
-                                         previous),
-                    "offsets that start at 0 or more and never decrease",
-                    fmt::format("pass prefix sums of the lengths in {}", cu.name));
-      }
-      previous = offset;
-    }
-    if (previous > rows) {
-      check_.fail(fmt::format("{}[{}] is {}, but {} has {} rows", cu.name, p_.batch, previous, tensor, rows),
-                  fmt::format("offsets up to the rows of {}", tensor),
-                  fmt::format("pass the whole packed {}, or correct {}", tensor, cu.name));
-    }
-  }
-
   /// Rows in use of sequence b, checked against the room that the layout gives it.
   std::int64_t length(std::int64_t b, const char* tensor, Named cu, Named seqused, std::int64_t dense) const {
     const bool paged = tensor[0] == 'k' && p_.k_layout == SequenceLayout::Paged;
@@ -477,20 +451,6 @@ class IndexValidator {
                             tensor, limit),
                 fmt::format("lengths up to max_seqlen_{}", tensor),
                 fmt::format("raise max_seqlen_{}, or leave it out", tensor));
-  }
-
-  void pages(std::int64_t b, std::int64_t seqlen_k) const {
-    const TensorView& table = args_.block_table;
-    const auto* data = static_cast<const std::int32_t*>(table.data);
-    for (std::int64_t column = 0; column * p_.page_size < seqlen_k; ++column) {
-      const std::int64_t page = data[b * table.strides[0] + column * table.strides[1]];
-      if (page < 0 || page >= p_.num_pages) {
-        check_.fail(fmt::format("block_table[{}][{}] is {}, but the pool has {} pages", b, column, page,
-                                p_.num_pages),
-                    fmt::format("0 to {} in the first ceil(seqused_k / page_size) columns", p_.num_pages - 1),
-                    "correct block_table or seqused_k");
-      }
-    }
   }
 
   Checker check_;
@@ -554,7 +514,7 @@ void validate_forward_data(const char* call, const AttentionProblem& problem, co
 
 void validate_merge(const char* call, const MergeArguments& args, int num_threads) {
   const Checker check(call);
-  check_num_threads(check, num_threads);
+  check.num_threads(num_threads);
   const Named out_a{"out_a", args.out_a}, lse_a{"lse_a", args.lse_a}, out_b{"out_b", args.out_b},
       lse_b{"lse_b", args.lse_b}, out{"out", args.out}, lse{"lse", args.lse};
   for (const Named& t : {out_a, lse_a, out_b, lse_b, out})

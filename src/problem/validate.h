@@ -5,7 +5,6 @@
 
 namespace onepass {
 
-inline constexpr int kMaxThreads = 4096;
 inline constexpr int kMaxSplits = 1024;
 
 /// Strides of a [batch, row, head, dim] or packed [row, head, dim] tensor.

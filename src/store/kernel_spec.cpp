@@ -16,11 +16,11 @@ namespace onepass {
 namespace {
 
 constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
-    {KernelFamily::Sm80Forward, "sm80_forward"}, {KernelFamily::Sm90Forward, "sm90_forward"},
-    {KernelFamily::Sm90Decode, "sm90_decode"},   {KernelFamily::MergeSplits, "merge_splits"},
-    {KernelFamily::FillRows, "fill_rows"},       {KernelFamily::MergeStates, "merge_states"},
-    {KernelFamily::NaiveScores, "naive_scores"}, {KernelFamily::NaiveSoftmax, "naive_softmax"},
-    {KernelFamily::NaiveValues, "naive_values"},
+    {KernelFamily::Sm80Forward, "sm80_forward"},   {KernelFamily::Sm90Forward, "sm90_forward"},
+    {KernelFamily::Sm90Decode, "sm90_decode"},     {KernelFamily::MergeSplits, "merge_splits"},
+    {KernelFamily::FillRows, "fill_rows"},         {KernelFamily::MergeStates, "merge_states"},
+    {KernelFamily::AppendKv, "append_kv"},         {KernelFamily::NaiveScores, "naive_scores"},
+    {KernelFamily::NaiveSoftmax, "naive_softmax"}, {KernelFamily::NaiveValues, "naive_values"},
 };
 constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
 

@@ -17,6 +17,7 @@ enum class KernelFamily {
   MergeSplits,
   FillRows,
   MergeStates,
+  AppendKv,
   NaiveScores,  // the baseline of tests and benchmarks; no plan has it
   NaiveSoftmax,
   NaiveValues,

@@ -22,6 +22,7 @@ constexpr FamilyText kTexts[] = {
     {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
+    {KernelFamily::AppendKv, "any/append_kv.cuh", "AppendKv", "AppendKvParams"},
     {KernelFamily::NaiveScores, "baseline/naive.cuh", "NaiveScores", "NaiveParams"},
     {KernelFamily::NaiveSoftmax, "baseline/naive.cuh", "NaiveSoftmax", "NaiveParams"},
     {KernelFamily::NaiveValues, "baseline/naive.cuh", "NaiveValues", "NaiveParams"},

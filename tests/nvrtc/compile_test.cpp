@@ -12,6 +12,7 @@
 #include "dispatch/heuristics_sm90.h"
 #include "onepass/error.h"
 #include "plan/common_kernels.h"
+#include "plan/cuda_plan.h"
 #include "store/nvrtc.h"
 #include "tests/unit/dispatch/invented.h"
 
@@ -149,6 +150,17 @@ TEST_F(NvrtcTest, decode_kernels_that_no_bundle_holds_keep_to_their_budgets) {
       problem.page_size = 16;
       const KernelSpec spec = choose_sm90_decode(problem, *find_device("h200"), 2).decode;
       EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+    }
+  }
+}
+
+TEST_F(NvrtcTest, append_kernels_keep_to_their_budgets_on_sm80_and_sm90) {
+  for (const int architecture : {80, 90}) {
+    for (const DType dtype : {DType::F16, DType::BF16}) {
+      for (const int load_bytes : {16, 2}) {
+        const KernelSpec spec = append_kv_kernel(architecture, dtype, load_bytes);
+        EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+      }
     }
   }
 }

@@ -328,6 +328,7 @@ TEST_F(CApi, null_pointers_are_refused_by_name) {
       ROW(onepass_workspace_bytes(&args, nullptr, nullptr, nullptr),
           "onepass_workspace_bytes: bytes is NULL"),
       ROW(onepass_merge(nullptr, 0), "onepass_merge: args is NULL"),
+      ROW(onepass_append_kv(nullptr, 0), "onepass_append_kv: args is NULL"),
 #undef ROW
   };
   for (const auto& row : rows) {
@@ -476,6 +477,43 @@ TEST(c_api, merge_joins_two_partial_results_and_takes_an_absent_lse) {
   args.lse_b = nullptr;
   EXPECT_EQ(onepass_merge(&args, 1), ONEPASS_INVALID_ARGUMENT);
   EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_merge: lse_b is missing"));
+}
+
+TEST(c_api, append_kv_writes_into_pages_and_turns_keys) {
+  const std::vector<float> k_new = {1, 2}, v_new = {7}, cos = {1, 1, 0}, sin = {0, 0, 1};
+  std::vector<float> k_cache(8, kNan), v_cache(4, kNan);
+  const std::vector<std::int32_t> lengths = {2}, table = {0, 1};
+  std::vector<std::int32_t> lengths_then = {-1};
+  const onepass_tensor k = tensor(k_new.data(), ONEPASS_DTYPE_F32, {1, 1, 1, 2});
+  const onepass_tensor v = tensor(v_new.data(), ONEPASS_DTYPE_F32, {1, 1, 1, 1});
+  const onepass_tensor kc = tensor(k_cache.data(), ONEPASS_DTYPE_F32, {2, 2, 1, 2});
+  const onepass_tensor vc = tensor(v_cache.data(), ONEPASS_DTYPE_F32, {2, 2, 1, 1});
+  const onepass_tensor used = tensor(lengths.data(), ONEPASS_DTYPE_I32, {1});
+  const onepass_tensor used_then = tensor(lengths_then.data(), ONEPASS_DTYPE_I32, {1});
+  const onepass_tensor pages = tensor(table.data(), ONEPASS_DTYPE_I32, {1, 2});
+  const onepass_tensor c = tensor(cos.data(), ONEPASS_DTYPE_F32, {3, 1});
+  const onepass_tensor s = tensor(sin.data(), ONEPASS_DTYPE_F32, {3, 1});
+  onepass_append_args args = ONEPASS_APPEND_ARGS_INIT;
+  args.k_new = &k;
+  args.v_new = &v;
+  args.k_cache = &kc;
+  args.v_cache = &vc;
+  args.cache_seqlens = &used;
+  args.block_table = &pages;
+  args.rotary_cos = &c;
+  args.rotary_sin = &s;
+  args.seqlens_out = &used_then;
+  args.rotary_interleaved = 1;
+  ASSERT_EQ(onepass_append_kv(&args, 1), ONEPASS_OK) << onepass_last_error_message();
+  EXPECT_EQ(k_cache[4], -2);
+  EXPECT_EQ(k_cache[5], 1);
+  EXPECT_EQ(v_cache[2], 7);
+  EXPECT_TRUE(std::isnan(k_cache[3]) && std::isnan(k_cache[6]) && std::isnan(v_cache[1]) &&
+              std::isnan(v_cache[3]));
+  EXPECT_EQ(lengths_then[0], 3);
+  args.rotary_interleaved = 2;
+  EXPECT_EQ(onepass_append_kv(&args, 1), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_append_kv: rotary_interleaved is 2"));
 }
 
 TEST(c_api, the_loaded_version_is_that_of_the_header) {

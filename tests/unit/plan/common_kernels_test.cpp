@@ -122,10 +122,13 @@ TEST(common_kernels, on_other_architectures_are_the_same_for_every_mask) {
   }
 }
 
-TEST(common_kernels, hold_the_merge_of_states_for_every_known_architecture) {
+TEST(common_kernels, hold_the_merge_of_states_and_append_for_every_known_architecture) {
   const std::set<std::string> names = machine_code_names();
   for (const int architecture : {80, 86, 89, 90}) {
     EXPECT_TRUE(names.contains(kernel_name(merge_states_kernel(architecture)))) << architecture;
+    for (const DType dtype : {DType::F16, DType::BF16}) {
+      EXPECT_TRUE(names.contains(kernel_name(append_kv_kernel(architecture, dtype, 16)))) << architecture;
+    }
   }
 }
 

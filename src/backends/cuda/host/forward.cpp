@@ -23,24 +23,6 @@
 namespace onepass::cuda {
 namespace {
 
-/// One int per device in host memory that kernels can write: read without waiting for the device. The
-/// device's context is current.
-int* error_flag(const Driver& driver, int device_idx) {
-  static std::mutex mutex;
-  static std::vector<int*> flags;
-  const std::lock_guard lock(mutex);
-  flags.resize(std::max(flags.size(), static_cast<std::size_t>(driver.num_devices())), nullptr);
-  int*& flag = flags.at(static_cast<std::size_t>(device_idx));
-  if (flag == nullptr) {
-    constexpr unsigned kPortableMapped = 1u | 2u;
-    void* memory = nullptr;
-    driver.check(driver.api().cuMemHostAlloc(&memory, sizeof(int), kPortableMapped), "cuMemHostAlloc");
-    flag = static_cast<int*>(memory);
-    *flag = 0;
-  }
-  return flag;
-}
-
 /// @throws InvalidArgument when a kernel has reported an error since the last call with this flag.
 void take_report(const char* call, volatile int* flag) {
   const int error = *flag;
@@ -131,6 +113,22 @@ DeviceInfo ask_device_info(const Driver& driver, int device_idx) {
 }
 
 }  // namespace
+
+int* error_flag(const Driver& driver, int device_idx) {
+  static std::mutex mutex;
+  static std::vector<int*> flags;
+  const std::lock_guard lock(mutex);
+  flags.resize(std::max(flags.size(), static_cast<std::size_t>(driver.num_devices())), nullptr);
+  int*& flag = flags.at(static_cast<std::size_t>(device_idx));
+  if (flag == nullptr) {
+    constexpr unsigned kPortableMapped = 1u | 2u;
+    void* memory = nullptr;
+    driver.check(driver.api().cuMemHostAlloc(&memory, sizeof(int), kPortableMapped), "cuMemHostAlloc");
+    flag = static_cast<int*>(memory);
+    *flag = 0;
+  }
+  return flag;
+}
 
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream) {

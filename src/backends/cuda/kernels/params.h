@@ -125,6 +125,46 @@ struct MergeParams {
   int unused;
 };
 
+/// int32 vector that is written, may be null.
+struct IndexResultParams {
+  int* data;
+  long long stride;
+};
+
+/// New keys and values for a cache (any/append_kv.cuh).
+struct AppendKvParams {
+  TensorParams k_new, v_new;                 // [B, Sn, Hk, D] and [B, Sn, Hk, Dv], or packed [Tn, ...]
+  TensorParams k_cache, v_cache;             // [rows, capacity, ...], or pages [pages, page_size, ...]
+  TensorParams q, q_out;                     // [B, Sq, Hq, D], or packed; null: none
+  IndexParams cu_seqlens_new, cu_seqlens_q;  // [B + 1], null: dense
+  IndexParams seqused_new;                   // [B], null: all rows
+  IndexParams cache_seqlens;                 // [B], null: 0
+  IndexParams cache_batch_idx;               // [B], null: b, or paged
+  IndexParams rotary_positions;              // [B], null: cache_seqlens
+  const int* block_table;                    // [B, max_pages], null: not paged
+  long long table_batch_stride, table_page_stride;
+  const void*
+      rotary_cos;  // [num_positions, rotary_pairs], f32 or the element type; null: no rotary embedding
+  const void* rotary_sin;
+  long long cos_stride, sin_stride;
+  IndexResultParams seqlens_out, overflow;  // [B], may be null
+  int* error_flag;                          // set to a KernelError where there is no overflow
+
+  // What indices are divided by; each .divisor is the number itself.
+  FastDivisor seqlen_new, seqlen_q;  // 0: packed
+  FastDivisor page_size;             // 0: not paged
+  FastDivisor k_units, v_units;      // pieces of work of a head's row: of keys and q, of values
+
+  long long capacity;  // rows of a sequence in the cache
+  int batch, num_heads_k, num_heads_q;
+  int head_dim, head_dim_v;
+  int rows_new, rows_q;
+  int cache_rows, num_pages;
+  int rotary_pairs, num_positions;
+  int interleaved, tables_are_f32, q_at_first_position;
+  int unused;
+};
+
 /// The plain three-step evaluation (baseline/naive.cuh); every tensor dense.
 struct NaiveParams {
   TensorParams q, k, v, o;

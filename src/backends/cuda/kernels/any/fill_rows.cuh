@@ -19,26 +19,13 @@ struct FillRows {
 
   ONEPASS_DEVICE FillRows(const ForwardParams& params, char* /*shared*/) : p(params) {}
 
-  /// The sequence whose rows begin last at or before `row`; -1 when there is none. Offsets never decrease.
-  ONEPASS_DEVICE int sequence_before(int row) const {
-    int low = 0, high = p.batch;  // offsets[low - 1] <= row < offsets[high], as far as looked at
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (index_at(p.cu_seqlens_q, middle) <= row) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low - 1;
-  }
-
   ONEPASS_DEVICE void run(char* /*shared*/) const {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const Index64 row = static_cast<Index64>(blockIdx.x) * Spec::kWarps + threadIdx.x / 32;
     if (row >= p.total_q) return;
     const bool packed = p.cu_seqlens_q.data != nullptr;
-    const int batch_idx = packed ? sequence_before(static_cast<int>(row)) : static_cast<int>(row / p.seqlen_q);
+    const int batch_idx = packed ? sequence_before(p.cu_seqlens_q, p.batch, static_cast<int>(row))
+                                 : static_cast<int>(row / p.seqlen_q);
     const Index64 i = packed ? row : row % p.seqlen_q;  // row inside its tensor dimension
     if (batch_idx >= 0 && batch_idx < p.batch) {
       const Sequence seq = sequence_at(p, batch_idx);

@@ -21,6 +21,21 @@ ONEPASS_DEVICE int difference(int end, int begin) {
   return static_cast<int>(static_cast<Uint32>(end) - static_cast<Uint32>(begin));
 }
 
+/// The sequence whose rows begin last at or before `row` of a packed buffer; -1 when there is none. Offsets never
+/// decrease.
+ONEPASS_DEVICE int sequence_before(const IndexParams& cu_seqlens, int batch, int row) {
+  int low = 0, high = batch;  // offsets[low - 1] <= row < offsets[high], as far as looked at
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (index_at(cu_seqlens, middle) <= row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - 1;
+}
+
 /// Lengths beyond the tensors or the plan's bounds are cut and, by a thread that reports, told through error_flag.
 ONEPASS_DEVICE Sequence sequence_at(const ForwardParams& p, int batch_idx, bool reports) {
   Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
