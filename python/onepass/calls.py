@@ -58,7 +58,7 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
     """
     options = _options(causal, window, scale, softcap, None, None, backend, num_threads, num_splits)
     tensors = (q, k, v, None, None, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale, v_descale)
-    return _core.forward(options, tensors, out, return_lse, stream, True)
+    return _core.forward(options, tensors, out, return_lse, stream, True, False)
 
 
 def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seqused_k=None,
@@ -85,7 +85,7 @@ def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seq
     options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale,
                v_descale)
-    return _core.forward(options, tensors, out, return_lse, stream, True)
+    return _core.forward(options, tensors, out, return_lse, stream, True, False)
 
 
 def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q=None, seqused_q=None,
@@ -112,7 +112,7 @@ def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q
     options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
     tensors = (q, k_cache, v_cache, cu_seqlens_q, None, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
                k_descale, v_descale)
-    return _core.forward(options, tensors, out, return_lse, stream, True)
+    return _core.forward(options, tensors, out, return_lse, stream, True, False)
 
 
 def merge(out_a, lse_a, out_b, lse_b, *, return_lse: bool = True, out=None, num_threads: int = 0,

@@ -44,7 +44,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         ValueError: shapes, dtypes or devices do not fit.
         NotImplementedError: dropout; in backward(): there is no backward pass yet.
     """
-    refuse_dropout(_NAME, dropout_p)
+    if dropout_p:
+        refuse_dropout(_NAME, dropout_p)
     if is_causal and attn_mask is not None:
         raise ValueError(f"{_NAME}: is_causal is set and attn_mask is given.\n  Allowed: one of the two.\n"
                          "  Fix: put the causal mask into attn_mask.")
@@ -62,7 +63,5 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     elif rank > 4:
         q, k, v = query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)
     bias = None if attn_mask is None else additive_bias(attn_mask, query, key.shape[-2])
-    out = forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias=bias,
-                  causal="top-left" if is_causal else "none", softmax_scale=scale)
-    out = out.transpose(1, 2)
+    out = forward(q, k, v, bias=bias, causal="top-left" if is_causal else "none", softmax_scale=scale, heads_first=True)
     return out if rank == 4 else out.reshape(*query.shape[:-1], value.shape[-1])

@@ -28,8 +28,9 @@ _LIBRARY.define(
 def forward(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
             alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None, max_seqlen_q=None,
             max_seqlen_k=None, causal="none", window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0,
-            num_splits=0, return_lse=False, as_operator=True):
-    """onepass::forward: (out, softmax_lse), or out without return_lse.
+            num_splits=0, return_lse=False, as_operator=True, heads_first=False):
+    """onepass::forward: (out, softmax_lse), or out without return_lse. With heads_first q, k, v and out are
+    [batch, heads, seqlen, head_dim].
 
     It is the operator wherever torch compiles, traces, casts, records a gradient, or lets a mode, class or vmap see
     every operator. `as_operator` is False for the operator's own implementation.
@@ -37,15 +38,19 @@ def forward(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, sequs
     if as_operator and (is_dynamo_compiling() or _is_any_autocast_enabled() or _is_tracing()
                         or _len_torch_dispatch_stack() or _are_functorch_transforms_active()
                         or _core.are_more_than_values((q, k, v, alibi_slopes, bias, sinks))):
-        results = _operator(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias,
-                            sinks, k_descale, v_descale, max_seqlen_q, max_seqlen_k, causal, window_left, window_right,
-                            softmax_scale, softcap, num_splits)
-        return results if return_lse else results[0]
+        if heads_first:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out, lse = _operator(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes,
+                             bias, sinks, k_descale, v_descale, max_seqlen_q, max_seqlen_k, causal, window_left,
+                             window_right, softmax_scale, softcap, num_splits)
+        if heads_first:
+            out = out.transpose(1, 2)
+        return (out, lse) if return_lse else out
     options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
                                    max_seqlen_k, "auto", 0, num_splits)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
                k_descale, v_descale)
-    return _core.forward(options, tensors, None, return_lse, None, False)
+    return _core.forward(options, tensors, None, return_lse, None, False, heads_first)
 
 
 _run = functools.partial(forward, return_lse=True, as_operator=False)

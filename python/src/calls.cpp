@@ -68,9 +68,9 @@ class Tensors {
  public:
   using Members = std::array<Member<Arguments>, count>;
 
-  /// `given` has those that are read; None is absent. `stream` is the caller's, or None for the current one of
-  /// the first tensor's library. With `check_values`, torch's tensors are refused whose gradient or values the
-  /// call would miss.
+  /// `given` has those that are read; None is absent. `stream` is the caller's, or None for the current one
+  /// of the first tensor's library. With `check_values`, torch's tensors are refused whose gradient or values
+  /// the call would miss.
   Tensors(const Members& members, const nb::tuple& given, nb::handle stream, bool check_values)
       : members_(members), library_(first(given), members[0].name), stream_given_(!stream.is_none()) {
     stream_ = stream_given_ ? handle_of(stream) : library_.current_stream();
@@ -143,13 +143,19 @@ using ForwardTensors = Tensors<ForwardArguments, kForwardMembers.size()>;
 
 /// q's rows and heads, v's head_dim; lse [B, Hq, Sq], packed [Hq, Tq]. Shapes that fit no rule are the
 /// library's to refuse.
-void add_outputs(ForwardTensors& tensors, nb::handle out, bool return_lse) {
+void add_outputs(ForwardTensors& tensors, nb::handle out, bool return_lse, bool heads_first = false) {
   const TensorView &q = tensors.arguments().q, &v = tensors.arguments().v;
   const auto rank = static_cast<std::size_t>(q.rank);
   auto out_shape = q.shape, lse_shape = q.shape;
   if (v.present()) out_shape[rank - 1] = v.shape[static_cast<std::size_t>(v.rank) - 1];
-  if (rank >= 3) std::swap(lse_shape[rank - 3], lse_shape[rank - 2]);
+  if (rank >= 3 && !heads_first) std::swap(lse_shape[rank - 3], lse_shape[rank - 2]);
   tensors.add_outputs(out, {out_shape.data(), rank}, return_lse, {lse_shape.data(), rank - 1});
+}
+
+/// The same tensors as [batch, seqlen, heads, head_dim], which are given as [batch, heads, seqlen, head_dim].
+ForwardArguments rows_before_heads(ForwardArguments args) {
+  for (TensorView* view : {&args.q, &args.k, &args.v, &args.out}) *view = transpose(*view, 1, 2);
+  return args;
 }
 
 DeviceInfo device_named(const std::string& name) {
@@ -161,10 +167,10 @@ DeviceInfo device_named(const std::string& name) {
 }
 
 nb::object forward_call(const ForwardOptions& options, const nb::tuple& given, nb::handle out,
-                        bool return_lse, nb::handle stream, bool check_values) {
+                        bool return_lse, nb::handle stream, bool check_values, bool heads_first) {
   ForwardTensors tensors(kForwardMembers, given, stream, check_values);
-  add_outputs(tensors, out, return_lse);
-  const ForwardArguments& args = tensors.arguments();
+  add_outputs(tensors, out, return_lse, heads_first);
+  const ForwardArguments args = heads_first ? rows_before_heads(tensors.arguments()) : tensors.arguments();
   {
     const nb::gil_scoped_release others_run;
     const dlpack::ExchangeApi* const allocator = tensors.allocator();
@@ -215,9 +221,11 @@ bool are_more_than_values(const nb::tuple& tensors) {
 
 void bind_calls(nb::module_& module) {
   module.def("forward", forward_call, nb::arg("options"), nb::arg("tensors"), nb::arg("out").none(),
-             nb::arg("return_lse"), nb::arg("stream").none(), nb::arg("check_values"),
+             nb::arg("return_lse"), nb::arg("stream").none(), nb::arg("check_values"), nb::arg("heads_first"),
              "onepass::forward of (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, "
-             "alibi_slopes, bias, sinks, k_descale, v_descale): out, or (out, lse).");
+             "alibi_slopes, bias, sinks, k_descale, v_descale): out, or (out, lse). With heads_first q, k, v "
+             "and out "
+             "are [batch, heads, seqlen, head_dim].");
   module.def(
       "plan", plan_call, nb::arg("options"), nb::arg("device").none(), nb::arg("tensors"),
       nb::arg("return_lse"),

@@ -25,7 +25,8 @@ class Library {
   nanobind::object finish(nanobind::object made) const;
   /// The handle of the stream that the caller's work with `array` is on; 0 on the CPU.
   std::uintptr_t current_stream() const;
-  /// Where memory can be had that later work on the current stream may take over; null when there is no such way.
+  /// Where memory can be had that later work on the current stream may take over; null when there is no such
+  /// way.
   const dlpack::ExchangeApi* allocator() const;
 
  private:

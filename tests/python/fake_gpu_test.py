@@ -68,3 +68,31 @@ except NotImplementedError as error:
 else:
     raise SystemExit("not refused")
 """, tmp_path)
+
+
+def test_torchs_tensors_streams_and_workspaces_come_from_its_table(tmp_path):
+    run("""
+import fake_torch
+from fake_torch import FLOAT16, FLOAT32, STREAM, Tensor, last_launch
+import onepass
+
+q, k = Tensor((2, 96, 4, 64), device_idx=1), Tensor((2, 96, 4, 64), device_idx=1)
+out, lse = onepass.attention(q, k, k, num_splits=2, return_lse=True)
+launch = last_launch()
+assert (launch.stream, launch.device_idx) == (STREAM + 1, 1)
+assert (out.shape, out.dtype, out.device_idx) == (q.shape, FLOAT16, 1)
+assert (lse.shape, lse.dtype, lse.device_idx) == ((2, 4, 96), FLOAT32, 1)
+bytes_of_both_splits = 2 * 2 * 4 * 96 * (64 + 1) * 4
+assert fake_torch.allocations == [(1, bytes_of_both_splits)] and fake_torch.num_freed == 1
+
+onepass.attention(q, k, k, num_splits=2, stream=5)  # memory of the current stream would come too early there
+assert last_launch().stream == 5 and len(fake_torch.allocations) == 1
+
+fake_torch.answer = b"out of memory"
+try:
+    onepass.attention(q, k, k, num_splits=2)
+except RuntimeError as error:
+    assert "no workspace of %d bytes and answered: out of memory" % bytes_of_both_splits in str(error), error
+else:
+    raise SystemExit("not refused")
+""", tmp_path)
