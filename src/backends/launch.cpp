@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backends/cpu/backend.h"
+#include "backends/cuda/host/backward.h"
 #include "backends/cuda/host/forward.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
@@ -33,6 +34,7 @@ constexpr Runner<ForwardArguments> kForward[] = {
 };
 
 constexpr Runner<BackwardArguments> kBackward[] = {
+    {"sm80_backward", cuda::run_backward},
     {"cpu_reference", on_cpu<BackwardArguments, cpu::run_reference>},
 };
 

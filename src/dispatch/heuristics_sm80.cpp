@@ -13,15 +13,6 @@ constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Widest piece in which rows can be read or written: every row starts at a multiple of it.
-int row_alignment(const TensorStrides& strides, int widest) {
-  int bytes = widest;
-  for (const std::int64_t stride : {strides.batch, strides.row, strides.head}) {
-    while (stride * 2 % bytes != 0) bytes /= 2;
-  }
-  return bytes;
-}
-
 struct Tile {
   int tile_m, tile_n, num_warps, column_groups, min_blocks;
 };
@@ -54,6 +45,14 @@ int choose_splits(std::int64_t blocks, std::int64_t resident, std::int64_t key_t
 }
 
 }  // namespace
+
+int row_alignment(const TensorStrides& strides, int widest) {
+  int bytes = widest;
+  for (const std::int64_t stride : {strides.batch, strides.row, strides.head}) {
+    while (stride * 2 % bytes != 0) bytes /= 2;
+  }
+  return bytes;
+}
 
 bool has_unowned_rows(const AttentionProblem& problem) {
   return problem.has_seqused_q || problem.q_layout == SequenceLayout::Packed;

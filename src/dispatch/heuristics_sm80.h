@@ -26,6 +26,10 @@ std::optional<std::string> decline_sm80_forward(const AttentionProblem& problem,
 Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device,
                                       int requested_splits);
 
+/// Widest piece in bytes, up to `widest`, in which 16-bit rows can be read or written: every row starts at a
+/// multiple of it.
+int row_alignment(const TensorStrides& strides, int widest);
+
 /// Rows of the query buffer may belong to no sequence, so that they have to be filled.
 bool has_unowned_rows(const AttentionProblem& problem);
 

@@ -6,6 +6,7 @@
 
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
+#include "dispatch/heuristics_sm80_backward.h"
 #include "dispatch/heuristics_sm90.h"
 #include "plan/cpu_plan.h"
 #include "plan/cuda_plan.h"
@@ -43,6 +44,12 @@ std::optional<std::string> decline_decode(const AttentionProblem& problem, const
   return decline_sm90_decode(problem, device);
 }
 
+std::optional<std::string> decline_sm80_gradients(const AttentionProblem& problem, const DeviceInfo& device,
+                                                  const PlanRequest& request) {
+  if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
+  return decline_sm80_backward(problem, device);
+}
+
 std::optional<std::string> decline_cpu_simd(const AttentionProblem& problem, const DeviceInfo& device,
                                             const PlanRequest& request) {
   if (request.backend == Backend::Reference || request.backend == Backend::Cuda) return asked_for(request);
@@ -65,7 +72,8 @@ constexpr std::array<Implementation, 5> kImplementations = {{
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},
 }};
 
-constexpr std::array<Implementation, 1> kBackward = {{
+constexpr std::array<Implementation, 2> kBackward = {{
+    {"sm80_backward", decline_sm80_gradients, lay_out_sm80_backward},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference_backward},
 }};
 

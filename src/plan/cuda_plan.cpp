@@ -1,7 +1,9 @@
 #include "plan/cuda_plan.h"
 
+#include "backends/cuda/kernels/common/gradient_rows.h"
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
+#include "dispatch/heuristics_sm80_backward.h"
 #include "dispatch/heuristics_sm90.h"
 #include "plan/planned_kernel.h"
 #include "plan/workspace.h"
@@ -11,6 +13,12 @@ namespace {
 
 constexpr int kRowWarps = 4;     // warps of the row-wise kernels, a row each
 constexpr int kAppendWarps = 8;  // 256 pieces: K and V of a token with 8 heads of 128 elements
+constexpr int kSinkWarps = 16;   // of the block that adds up a head's rows
+
+/// Rows of q or k may belong to no sequence, so that their gradients have to be filled.
+bool has_unowned_gradients(const AttentionProblem& p) {
+  return has_unowned_rows(p) || p.has_seqused_k || p.k_layout == SequenceLayout::Packed;
+}
 
 /// One kernel for every head_dim.
 KernelSpec row_kernel(KernelFamily family, const KernelSpec& forward) {
@@ -80,6 +88,40 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
   if (config.num_splits == 1 || config.decode.cluster) return;
   add_split_pieces(plan);
   add_workspace_piece(plan, kPieceArrivals, static_cast<std::size_t>(config.tiles) * sizeof(std::uint64_t));
+}
+
+void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {
+  const AttentionProblem& p = *plan.problem;
+  const Sm80BackwardConfig config = choose_sm80_backward(p, plan.device);
+  plan.tile_m = config.keys.tile_m;
+  plan.tile_n = config.keys.tile_n;
+  plan.num_threads = num_threads(config.keys);
+  const bool packed = p.q_layout == SequenceLayout::Packed;
+  if (has_unowned_gradients(p)) {
+    add_step(plan, row_kernel(KernelFamily::FillGradients, config.keys),
+             ceil_div(p.total_q + p.total_k, kRowWarps));
+  }
+  const std::int64_t padded = cuda::gradient_rows_per_head(false, 1, p.seqlen_q, 0);
+  add_step(plan, row_kernel(KernelFamily::BackwardPrepare, config.keys),
+           padded / kRowWarps * p.num_heads_q * p.batch);
+  add_step(plan, config.keys, config.keys_grid);
+  add_step(plan, config.queries, config.queries_grid);
+  add_step(plan, config.bias, config.bias_grid);
+  if (p.gradient->has_dsinks) {
+    KernelSpec sinks = row_kernel(KernelFamily::BackwardSinks, config.keys);
+    sinks.num_warps = kSinkWarps;
+    add_step(plan, sinks, p.num_heads_q);
+  }
+  const std::int64_t rows = cuda::gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) *
+                            p.num_heads_q * (packed ? 1 : p.batch);
+  const std::size_t bytes = workspace_product(kPieceDelta, static_cast<std::size_t>(rows), sizeof(float));
+  add_workspace_piece(plan, kPieceLseLog2, bytes);
+  add_workspace_piece(plan, kPieceDelta, bytes);
+  if (copies_dout(p)) {
+    add_workspace_piece(plan, kPieceDout,
+                        workspace_product(kPieceDout, static_cast<std::size_t>(p.total_q * p.num_heads_q),
+                                          2 * static_cast<std::size_t>(dout_copy_pitch(p.head_dim_v))));
+  }
 }
 
 const PlannedKernel* forward_kernel(const Plan& plan) {

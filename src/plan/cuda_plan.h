@@ -9,6 +9,10 @@ namespace onepass {
 void lay_out_sm80_forward(Plan& plan, const PlanRequest& request);
 void lay_out_sm90_forward(Plan& plan, const PlanRequest& request);
 void lay_out_sm90_decode(Plan& plan, const PlanRequest& request);
+void lay_out_sm80_backward(Plan& plan, const PlanRequest& request);
+
+/// Elements of a row of kPieceDout.
+constexpr std::int64_t dout_copy_pitch(std::int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 
 /// The kernel of a plan that computes attention, beside those that fill and merge; null when there is nothing
 /// to compute.

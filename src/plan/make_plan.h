@@ -25,6 +25,12 @@ inline constexpr const char* kPieceSplitLse = "split_lse";
 inline constexpr const char* kPieceTicket = "ticket";      // 8 bytes: the next tile of sm90_forward
 inline constexpr const char* kPieceArrivals = "arrivals";  // 8 bytes for each tile of rows of sm90_decode
 
+/// Of backward calls on a GPU: f32 for each query row and head (kernels/common/gradient_rows.h), and dO's rows
+/// one after another, [B, Hq, Sq, Dv] or [Hq, Tq, Dv], Dv rounded up to 8.
+inline constexpr const char* kPieceLseLog2 = "lse_log2";
+inline constexpr const char* kPieceDelta = "delta";
+inline constexpr const char* kPieceDout = "dout_copy";
+
 /// The piece called `name` inside `workspace`; empty when the plan has none.
 std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name);
 

@@ -36,7 +36,8 @@ struct TensorStrides {
 /// What a backward call has beside the tensors of its forward call.
 struct GradientProblem {
   bool has_dlse = false, has_dsinks = false, has_dbias = false;
-  DType dbias_dtype = DType::F32;  // f32 unless has_dbias
+  DType dbias_dtype = DType::F32;             // f32 unless has_dbias
+  std::array<std::int64_t, 4> dbias_shape{};  // zeros unless has_dbias
   TensorStrides dout, dq, dk, dv;
 
   bool operator==(const GradientProblem&) const = default;

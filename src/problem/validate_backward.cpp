@@ -1,6 +1,7 @@
 // Rules of a backward call: those of the forward call that it belongs to, and of the tensors beside it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "problem/checker.h"
@@ -120,6 +121,7 @@ class BackwardValidator {
       check_.dtype({"dbias", args_.dbias}, {DType::F32, p_.bias_dtype}, "f32 or bias's dtype");
       output({"dbias", args_.dbias}, {"bias", f.bias});
       g_.dbias_dtype = args_.dbias.dtype;
+      std::copy_n(args_.dbias.shape.begin(), g_.dbias_shape.size(), g_.dbias_shape.begin());
     }
   }
 

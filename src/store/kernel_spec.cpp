@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/cuda/kernels/common/shared_row.h"
+#include "backends/cuda/kernels/sm80/backward_layout.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "backends/cuda/kernels/sm90/layout.h"
 #include "support/message.h"
@@ -16,11 +17,22 @@ namespace onepass {
 namespace {
 
 constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
-    {KernelFamily::Sm80Forward, "sm80_forward"},   {KernelFamily::Sm90Forward, "sm90_forward"},
-    {KernelFamily::Sm90Decode, "sm90_decode"},     {KernelFamily::MergeSplits, "merge_splits"},
-    {KernelFamily::FillRows, "fill_rows"},         {KernelFamily::MergeStates, "merge_states"},
-    {KernelFamily::AppendKv, "append_kv"},         {KernelFamily::NaiveScores, "naive_scores"},
-    {KernelFamily::NaiveSoftmax, "naive_softmax"}, {KernelFamily::NaiveValues, "naive_values"},
+    {KernelFamily::Sm80Forward, "sm80_forward"},
+    {KernelFamily::Sm90Forward, "sm90_forward"},
+    {KernelFamily::Sm80BackwardKeys, "sm80_backward_keys"},
+    {KernelFamily::Sm80BackwardQueries, "sm80_backward_queries"},
+    {KernelFamily::Sm80BackwardBias, "sm80_backward_bias"},
+    {KernelFamily::BackwardPrepare, "backward_prepare"},
+    {KernelFamily::BackwardSinks, "backward_sinks"},
+    {KernelFamily::FillGradients, "fill_gradients"},
+    {KernelFamily::Sm90Decode, "sm90_decode"},
+    {KernelFamily::MergeSplits, "merge_splits"},
+    {KernelFamily::FillRows, "fill_rows"},
+    {KernelFamily::AppendKv, "append_kv"},
+    {KernelFamily::MergeStates, "merge_states"},
+    {KernelFamily::NaiveScores, "naive_scores"},
+    {KernelFamily::NaiveSoftmax, "naive_softmax"},
+    {KernelFamily::NaiveValues, "naive_values"},
 };
 constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
 
@@ -46,6 +58,7 @@ constexpr FlagField kFlags[] = {
     {"_end", &KernelSpec::mask_end},        {"_begin", &KernelSpec::mask_begin},
     {"_ticket", &KernelSpec::ticket},       {"_ragged", &KernelSpec::ragged},
     {"_stays", &KernelSpec::stays},         {"_cluster8", &KernelSpec::cluster},
+    {"_apart", &KernelSpec::apart},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -139,6 +152,16 @@ std::size_t shared_bytes(const KernelSpec& spec) {
         spec.stays ? cuda::decode_joint_bytes(spec.num_warps - 1, spec.tile_m, spec.head_dim_v) : 0;
     return static_cast<std::size_t>(
         cuda::decode_shared_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v, spec.stages, joint_bytes));
+  }
+  if (spec.family == KernelFamily::BackwardSinks) return static_cast<std::size_t>(num_threads(spec)) * 4;
+  if (spec.family == KernelFamily::Sm80BackwardKeys || spec.family == KernelFamily::Sm80BackwardQueries ||
+      spec.family == KernelFamily::Sm80BackwardBias) {
+    const bool of_keys = spec.family == KernelFamily::Sm80BackwardKeys;
+    const int own = of_keys ? spec.tile_n : spec.tile_m, step = of_keys ? spec.tile_m : spec.tile_n;
+    return static_cast<std::size_t>(cuda::backward_sm80_layout(own, step, shared_pitch(spec.head_dim, 16),
+                                                               shared_pitch(spec.head_dim_v, 16), spec.stages,
+                                                               of_keys)
+                                        .end);
   }
   if (spec.family != KernelFamily::Sm80Forward) return 0;
   const int groups = std::max(1, spec.column_groups);

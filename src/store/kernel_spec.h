@@ -14,6 +14,12 @@ enum class KernelFamily {
   Sm80Forward,
   Sm90Forward,
   Sm90Decode,
+  Sm80BackwardKeys,     // dK and dV
+  Sm80BackwardQueries,  // dQ
+  Sm80BackwardBias,
+  BackwardPrepare,
+  BackwardSinks,
+  FillGradients,
   MergeSplits,
   FillRows,
   MergeStates,
@@ -49,6 +55,8 @@ struct KernelSpec {
   // of sm90_decode
   bool stays = false;    // blocks take tile after tile
   bool cluster = false;  // the eight splits of a tile are a cluster
+  // of sm80_backward_keys
+  bool apart = false;  // dK and dV are made by different blocks
 
   bool operator==(const KernelSpec&) const = default;
 };

@@ -19,6 +19,12 @@ constexpr FamilyText kTexts[] = {
     {KernelFamily::Sm80Forward, "sm80/forward.cuh", "ForwardSm80", "ForwardParams"},
     {KernelFamily::Sm90Forward, "sm90/forward.cuh", "ForwardSm90", "Sm90ForwardParams"},
     {KernelFamily::Sm90Decode, "sm90/decode.cuh", "DecodeSm90", "Sm90DecodeParams"},
+    {KernelFamily::Sm80BackwardKeys, "sm80/backward.cuh", "BackwardSm80", "BackwardParams"},
+    {KernelFamily::Sm80BackwardQueries, "sm80/backward.cuh", "BackwardSm80", "BackwardParams"},
+    {KernelFamily::Sm80BackwardBias, "sm80/backward.cuh", "BackwardSm80", "BackwardParams"},
+    {KernelFamily::BackwardPrepare, "any/backward_prepare.cuh", "BackwardPrepare", "BackwardParams"},
+    {KernelFamily::BackwardSinks, "any/backward_sinks.cuh", "BackwardSinks", "BackwardParams"},
+    {KernelFamily::FillGradients, "any/fill_gradients.cuh", "FillGradients", "BackwardParams"},
     {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
@@ -67,11 +73,20 @@ std::string sm90_members(const KernelSpec& spec) {
                                              16 * kSwizzleRow)));
 }
 
+std::string backward_members(std::string_view part, bool apart) {
+  return fmt::format(
+      "\n  static constexpr auto kPart = BackwardPart::{};\n  static constexpr bool kApart = {};", part,
+      apart);
+}
+
 std::string family_members(const KernelSpec& spec) {
   switch (spec.family) {
     case KernelFamily::Sm90Forward: return sm90_members(spec);
     case KernelFamily::Sm90Decode:
       return fmt::format("\n  static constexpr bool kStays = {}, kCluster = {};", spec.stays, spec.cluster);
+    case KernelFamily::Sm80BackwardKeys: return backward_members("Keys", spec.apart);
+    case KernelFamily::Sm80BackwardQueries: return backward_members("Queries", false);
+    case KernelFamily::Sm80BackwardBias: return backward_members("Bias", false);
     default: return {};
   }
 }

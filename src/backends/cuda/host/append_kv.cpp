@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "backends/cuda/host/call.h"
 #include "backends/cuda/host/forward.h"
 #include "backends/cuda/host/launch.h"
 #include "plan/cuda_plan.h"

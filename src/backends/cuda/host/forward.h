@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <span>
 
-#include "backends/cuda/host/driver.h"
 #include "onepass/attention.h"
 
 namespace onepass::cuda {
@@ -18,14 +17,6 @@ void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::
 /// The GPU as a planning value; the driver is asked once per process. @throws EnvironmentError without a
 /// driver, InvalidArgument without such a device.
 const DeviceInfo& device_info(int device_idx, const char* call = "plan");
-
-/// One int per device in host memory that kernels can write: read without waiting for the device. The
-/// device's context is current.
-int* error_flag(const Driver& driver, int device_idx);
-
-/// What a kernel reported since the last call with this device (a length or page that led out of bounds in
-/// device memory): throws InvalidArgument once, or does nothing. No synchronisation.
-void report_kernel_errors(const char* call, int device_idx);
 
 /// Device memory for the duration of a call, ordered on its stream.
 class StreamMemory {

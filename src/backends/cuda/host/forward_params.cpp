@@ -9,10 +9,6 @@
 namespace onepass::cuda {
 namespace {
 
-TensorParams tensor_params(const TensorView& view, const TensorStrides& strides) {
-  return {view.data, strides.batch, strides.row, strides.head};
-}
-
 IndexParams index_params(const TensorView& view) {
   return {static_cast<const int*>(view.data), view.present() ? view.strides[0] : 0};
 }
@@ -46,9 +42,11 @@ void fill_score_terms(ForwardParams& params, const AttentionProblem& problem, co
 
 }  // namespace
 
-ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
-  const AttentionProblem& p = *plan.problem;
-  const PlannedKernel* forward = forward_kernel(plan);
+TensorParams tensor_params(const TensorView& view, const TensorStrides& strides) {
+  return {view.data, strides.batch, strides.row, strides.head};
+}
+
+ForwardParams call_params(const AttentionProblem& p, const ForwardArguments& args, bool score_terms) {
   ForwardParams params{};
   params.q = tensor_params(args.q, p.q);
   params.k = tensor_params(args.k, p.k);
@@ -71,16 +69,11 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
     params.table_batch_stride = args.block_table.strides[0];
     params.table_page_stride = args.block_table.strides[1];
   }
-  fill_score_terms(params, p, args, forward != nullptr && forward->spec.score_terms);
-  params.split_o = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitOut).data());
-  params.split_lse = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitLse).data());
+  fill_score_terms(params, p, args, score_terms);
   params.batch = static_cast<int>(p.batch);
   params.num_heads_q = static_cast<int>(p.num_heads_q);
   params.num_heads_k = static_cast<int>(p.num_heads_k);
   params.group = fast_divisor(static_cast<int>(p.group()));
-  params.m_blocks = fast_divisor(static_cast<int>(num_row_tiles(plan)));
-  params.tile_heads = fast_divisor(static_cast<int>(p.num_heads_q / plan.tile_heads));
-  params.num_splits = fast_divisor(plan.num_splits);
   params.head_dim = static_cast<int>(p.head_dim);
   params.head_dim_v = static_cast<int>(p.head_dim_v);
   params.seqlen_q = static_cast<int>(p.seqlen_q);
@@ -93,6 +86,18 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
   params.mask_kind = static_cast<int>(mask_kind(p.causal));
   params.window_left = p.window_left;
   params.window_right = p.window_right;
+  return params;
+}
+
+ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
+  const AttentionProblem& p = *plan.problem;
+  const PlannedKernel* forward = forward_kernel(plan);
+  ForwardParams params = call_params(p, args, forward != nullptr && forward->spec.score_terms);
+  params.split_o = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitOut).data());
+  params.split_lse = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceSplitLse).data());
+  params.m_blocks = fast_divisor(static_cast<int>(num_row_tiles(plan)));
+  params.tile_heads = fast_divisor(static_cast<int>(p.num_heads_q / plan.tile_heads));
+  params.num_splits = fast_divisor(plan.num_splits);
   return params;
 }
 

@@ -105,6 +105,27 @@ struct Sm90DecodeParams {
   int unused[9];
 };
 
+/// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for each
+/// row and head, as common/gradient_rows.h says.
+struct BackwardParams {
+  ForwardParams forward;  // o and lse are read
+  TensorParams dout;      // [B, Sq, Hq, Dv] or packed; its last dimension has stride 1, see dout_source
+  TensorParams dq, dk, dv;
+  TensorParams dout_source;  // the caller's, where dout is a copy in the workspace
+  long long dout_source_dim_stride;
+  const float* dlse;  // as lse, may be null
+  long long dlse_batch_stride, dlse_head_stride, dlse_row_stride;
+  float* lse_log2;  // lse * log2(e); +inf for rows without keys, so that P is 0
+  float* delta;     // dot(dout, o) - dlse
+  float* dsinks;    // [Hq], may be null
+  long long dsinks_stride;
+  void* dbias;  // [B or 1, Hq or 1, rows, keys], f32 or the element type, may be null
+  long long dbias_batch_stride, dbias_head_stride, dbias_row_stride, dbias_key_stride;
+  int dbias_batch, dbias_heads, dbias_rows, dbias_keys;
+  int dbias_is_f32;
+  int unused;
+};
+
 /// Element type of a tensor whose kernel takes several.
 enum class FloatType : int { F32 = 0, F16 = 1, Bf16 = 2 };
 
@@ -184,6 +205,7 @@ static_assert(sizeof(TensorParams) == 32, "host and device must agree");
 static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
 static_assert(sizeof(Sm90ForwardParams) == 960, "host and device must agree");
 static_assert(sizeof(Sm90DecodeParams) == 832, "host and device must agree");
+static_assert(sizeof(BackwardParams) == 792, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");
 static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 

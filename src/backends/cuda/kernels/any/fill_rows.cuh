@@ -4,7 +4,7 @@
 // Work       one warp per row of the buffer; launched only when such rows can exist
 #pragma once
 
-#include "common/sequence.cuh"
+#include "common/row_owner.cuh"
 #include "params.h"
 #include "ptx/math.cuh"
 
@@ -23,15 +23,9 @@ struct FillRows {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const Index64 row = static_cast<Index64>(blockIdx.x) * Spec::kWarps + threadIdx.x / 32;
     if (row >= p.total_q) return;
-    const bool packed = p.cu_seqlens_q.data != nullptr;
-    const int batch_idx = packed ? sequence_before(p.cu_seqlens_q, p.batch, static_cast<int>(row))
-                                 : static_cast<int>(row / p.seqlen_q);
-    const Index64 i = packed ? row : row % p.seqlen_q;  // row inside its tensor dimension
-    if (batch_idx >= 0 && batch_idx < p.batch) {
-      const Sequence seq = sequence_at(p, batch_idx);
-      if (i - seq.q_row0 < seq.seqlen_q) return;
-    }
-    const Index64 b = packed ? 0 : batch_idx;
+    const BufferRow at = buffer_row<false>(p, row);
+    if (at.owned) return;
+    const Index64 b = at.batch_idx, i = at.row;
     for (int head = 0; head < p.num_heads_q; ++head) {
       unsigned short* out =
           static_cast<unsigned short*>(p.o.data) + b * p.o.batch_stride + i * p.o.row_stride + head * p.o.head_stride;

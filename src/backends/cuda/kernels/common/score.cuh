@@ -45,6 +45,13 @@ ONEPASS_DEVICE void add_bias(const ScoreRow& row, Index64 key_stride, Value valu
   }
 }
 
+/// The derivative of a score after the softcap with respect to the score before it, from the dot product.
+ONEPASS_DEVICE float softcap_slope(const ForwardParams& p, float dot) {
+  if (p.softcap <= 0.0f) return 1.0f;
+  const float t = tanh_by_exp(dot * p.softmax_scale * (1.0f / p.softcap));
+  return 1.0f - t * t;
+}
+
 /// kCount scores of a row in place: in natural units after all terms; the exponent's factor is log2(e)
 /// afterwards. Term by term, so that a branch is one for all of them.
 template <class Element, int kCount, class ScoreAt, class KeyAt>

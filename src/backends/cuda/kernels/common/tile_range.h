@@ -96,4 +96,24 @@ ONEPASS_HOST_DEVICE constexpr BasicTileRange<T> tile_range(BasicKeyBand<T> band,
   return {n_min, n_max, full_min, larger<T>(full_min, full_max)};
 }
 
+/// Blocks of tile_m query rows, half open.
+template <class T>
+struct BasicQueryBlocks {
+  T m_block_min, m_block_max;
+};
+
+/// Blocks of queries that visit the keys [key_begin, key_end), one at least: those whose tile_range has a block
+/// with some of these keys.
+template <class T>
+ONEPASS_HOST_DEVICE constexpr BasicQueryBlocks<T> query_blocks(BasicKeyBand<T> band,
+                                                               typename SameType<T>::Type seqlen_q,
+                                                               typename SameType<T>::Type key_begin,
+                                                               typename SameType<T>::Type key_end,
+                                                               typename SameType<T>::Type tile_m) {
+  const T row_begin = larger<T>(0, key_begin - band.upper);  // earlier rows end before these keys
+  const T row_end = smaller<T>(seqlen_q, key_end - band.lower);
+  if (band.lower > band.upper || row_begin >= row_end) return {0, 0};
+  return {row_begin / tile_m, (row_end + tile_m - 1) / tile_m};
+}
+
 }  // namespace onepass
