@@ -22,7 +22,7 @@ struct Tile {
 };
 
 /// Registers bound them: a thread holds, for each m16 tile of own rows, half the columns of its sums and, for
-/// each 8 rows of a step, 4 of S, 4 of dP and with score terms 4 slopes. `sums`: columns of all sums of a block.
+/// each 8 rows of a step, 4 of S, 4 of dP and with score terms 4 slopes. `sums`: columns of a block's sums.
 Tile choose_tile(int sums, bool terms, int widest, bool small_shared) {
   if (sums <= 128) return terms ? Tile{64, 32, 4, 2} : Tile{128, 32, 4, 2};
   if (widest <= 256) return {64, terms ? 16 : 32, 4, widest <= 128 ? 2 : 1};

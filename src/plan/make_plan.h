@@ -25,8 +25,8 @@ inline constexpr const char* kPieceSplitLse = "split_lse";
 inline constexpr const char* kPieceTicket = "ticket";      // 8 bytes: the next tile of sm90_forward
 inline constexpr const char* kPieceArrivals = "arrivals";  // 8 bytes for each tile of rows of sm90_decode
 
-/// Of backward calls on a GPU: f32 for each query row and head (kernels/common/gradient_rows.h), and dO's rows
-/// one after another, [B, Hq, Sq, Dv] or [Hq, Tq, Dv], Dv rounded up to 8.
+/// Of backward calls on a GPU: f32 for each query row and head (kernels/common/gradient_rows.h), and dO's
+/// rows one after another, [B, Hq, Sq, Dv] or [Hq, Tq, Dv], Dv rounded up to 8.
 inline constexpr const char* kPieceLseLog2 = "lse_log2";
 inline constexpr const char* kPieceDelta = "delta";
 inline constexpr const char* kPieceDout = "dout_copy";

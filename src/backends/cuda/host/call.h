@@ -1,5 +1,5 @@
-// What every attention call on a GPU does before and around its kernels: the device, its errors, the checks of
-// addresses, the launches.
+// What every attention call on a GPU does before and around its kernels: the device, its errors, the checks
+// of addresses, the launches.
 #pragma once
 
 #include <array>
@@ -34,8 +34,8 @@ class Call {
   /// @throws InvalidArgument unless the view's elements, if any, are memory of this GPU, aligned to that many
   /// bytes.
   void check(const char* name, const TensorView& view, int alignment) const;
-  /// All tensors of a forward call: rows of q, k and v are read in pieces of load_bytes, those of out written,
-  /// or read, in pieces of out_bytes.
+  /// All tensors of a forward call: rows of q, k and v are read in pieces of load_bytes, those of out
+  /// written, or read, in pieces of out_bytes.
   void check_forward(const ForwardArguments& args, int load_bytes, int out_bytes) const;
   void check_workspace(std::span<std::byte> workspace) const;
 

@@ -12,8 +12,8 @@ namespace onepass::cuda {
 
 TensorParams tensor_params(const TensorView& view, const TensorStrides& strides);
 
-/// What the arguments and the problem say: neither error_flag nor what a plan adds. score_terms: scores come to
-/// the exponent in natural units.
+/// What the arguments and the problem say: neither error_flag nor what a plan adds. score_terms: scores come
+/// to the exponent in natural units.
 ForwardParams call_params(const AttentionProblem& problem, const ForwardArguments& args, bool score_terms);
 
 /// Everything but error_flag. Pointers are copied, never followed.

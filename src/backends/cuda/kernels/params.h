@@ -105,8 +105,8 @@ struct Sm90DecodeParams {
   int unused[9];
 };
 
-/// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for each
-/// row and head, as common/gradient_rows.h says.
+/// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for
+/// each row and head, as common/gradient_rows.h says.
 struct BackwardParams {
   ForwardParams forward;  // o and lse are read
   TensorParams dout;      // [B, Sq, Hq, Dv] or packed; its last dimension has stride 1, see dout_source

@@ -102,8 +102,8 @@ struct BasicQueryBlocks {
   T m_block_min, m_block_max;
 };
 
-/// Blocks of queries that visit the keys [key_begin, key_end), one at least: those whose tile_range has a block
-/// with some of these keys.
+/// Blocks of queries that visit the keys [key_begin, key_end), one at least: those whose tile_range has a
+/// block with some of these keys.
 template <class T>
 ONEPASS_HOST_DEVICE constexpr BasicQueryBlocks<T> query_blocks(BasicKeyBand<T> band,
                                                                typename SameType<T>::Type seqlen_q,

@@ -41,23 +41,23 @@ struct BackwardSm80 {
   static constexpr BackwardPart kPart = Spec::kPart;
   static constexpr bool kOfKeys = kPart == BackwardPart::Keys, kOfBias = kPart == BackwardPart::Bias;
   static constexpr int kThreads = Spec::kWarps * 32;
-  static constexpr int kOwn = kOfKeys ? Spec::kTileN : Spec::kTileM;   // rows of a block
-  static constexpr int kStep = kOfKeys ? Spec::kTileM : Spec::kTileN;  // rows of the other side in a step
-  static constexpr int kWarpRows = kOwn / Spec::kWarps;
+  static constexpr int kOwnRows = kOfKeys ? Spec::kTileN : Spec::kTileM;   // rows of a block
+  static constexpr int kStepRows = kOfKeys ? Spec::kTileM : Spec::kTileN;  // rows of the other side in a step
+  static constexpr int kWarpRows = kOwnRows / Spec::kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;  // m16 tiles of a warp
-  static constexpr int kColumnTiles = kStep / 8;    // n8 tiles of S and dP
+  static constexpr int kColumnTiles = kStepRows / 8;    // n8 tiles of S and dP
   using RowD = SharedRow<Spec::kHeadDim>;           // of Q and K
   using RowV = SharedRow<Spec::kHeadDimV>;          // of V and dO
   static constexpr int kWidthD = slice_columns(RowD::kPadded), kWidthV = slice_columns(RowV::kPadded);
   static constexpr int kSlicesD = slices(RowD::kPadded), kSlicesV = slices(RowV::kPadded);
   static constexpr int kSlices = kOfBias ? 1 : !kOfKeys ? kSlicesD : Spec::kApart ? kSlicesD + kSlicesV : 1;
   static constexpr BackwardLayout kLayout =
-      backward_sm80_layout(kOwn, kStep, RowD::kPitch, RowV::kPitch, Spec::kStages, kOfKeys);
+      backward_sm80_layout(kOwnRows, kStepRows, RowD::kPitch, RowV::kPitch, Spec::kStages, kOfKeys);
   static constexpr int kSharedBytes = kLayout.end;
 
-  static_assert(kOwn % (16 * Spec::kWarps) == 0, "a warp owns whole m16 tiles");
-  static_assert(kStep % 16 == 0, "products take 16 rows of a step at once");
-  static_assert(kGradientRowPad % kStep == 0 || !kOfKeys, "statistics of a step are whole and aligned");
+  static_assert(kOwnRows % (16 * Spec::kWarps) == 0, "a warp owns whole m16 tiles");
+  static_assert(kStepRows % 16 == 0, "products take 16 rows of a step at once");
+  static_assert(kGradientRowPad % kStepRows == 0 || !kOfKeys, "statistics of a step are whole and aligned");
   static_assert(!kOfKeys || Spec::kApart || (kSlicesD == 1 && kSlicesV == 1), "both sums are in one block");
 
   using Tile = float[kRowTiles][kColumnTiles][4];
@@ -123,7 +123,7 @@ struct BackwardSm80 {
 
   /// lse and delta of the queries of a step.
   ONEPASS_DEVICE void load_statistics(int stage, int first) const {
-    constexpr int kPieces = kStep / 4;  // of 16 bytes
+    constexpr int kPieces = kStepRows / 4;  // of 16 bytes
     const int piece = static_cast<int>(threadIdx.x);
     const Index64 row = first_gradient_row(p, seq, batch_idx, head) + first;
     for (int n = piece; n < 2 * kPieces; n += kThreads) {
@@ -178,7 +178,7 @@ struct BackwardSm80 {
     const TilePlace place = ldmatrix_b_trans_place(lane);
     const Uint32 base = shared_base + step + Row::offset(place.row, 2 * (first_column + place.column));
 #pragma unroll
-    for (int k = 0; k < kStep / 16; ++k) {
+    for (int k = 0; k < kStepRows / 16; ++k) {
       Uint32 a[kRowTiles][4];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
@@ -372,34 +372,34 @@ struct BackwardSm80 {
 
   ONEPASS_DEVICE void run_keys() {
     int rest = static_cast<int>(blockIdx.x);
-    own0 = take(rest, (p.seqlen_k + kOwn - 1) / kOwn) * kOwn;  // causal: the first keys are seen by most
+    own0 = take(rest, (p.seqlen_k + kOwnRows - 1) / kOwnRows) * kOwnRows;  // causal: the first keys are seen by most
     slice = take(rest, kSlices);
     head_k = take(rest, p.num_heads_k);
     batch_idx = rest;
     find_sequence();
     if (own0 >= seq.seqlen_k) return;
-    const int key_end = min(own0 + kOwn, seq.seqlen_k);
-    const auto blocks = query_blocks(band, seq.seqlen_q, own0, key_end, kStep);
+    const int key_end = min(own0 + kOwnRows, seq.seqlen_k);
+    const auto blocks = query_blocks(band, seq.seqlen_q, own0, key_end, kStepRows);
     const int m_block_min = static_cast<int>(blocks.m_block_min);
     const int num_blocks = static_cast<int>(blocks.m_block_max) - m_block_min;
     begin = static_cast<int>(max_index(0, own0 - band.upper));
     end = static_cast<int>(min_index(seq.seqlen_q, key_end - band.lower));
     const int head0 = head_k * p.group.divisor;
     head = head0;
-    load_keys<kOwn>(kLayout.own_d, kLayout.own_v, own0, own0, key_end);
+    load_keys<kOwnRows>(kLayout.own_d, kLayout.own_v, own0, own0, key_end);
     const auto load_step = [&](int n, int stage) {
       head = head0 + n / num_blocks;
-      const int first = (m_block_min + n % num_blocks) * kStep;
-      load_queries<kStep>(kLayout.step_d(stage), kLayout.step_v(stage), first, begin, end);
+      const int first = (m_block_min + n % num_blocks) * kStepRows;
+      load_queries<kStepRows>(kLayout.step_d(stage), kLayout.step_v(stage), first, begin, end);
       load_statistics(stage, first);
     };
     const auto compute = [&](Tile& s, Tile& dp, int n, int stage, bool with_dp) {
       head = head0 + n / num_blocks;
-      const int first = (m_block_min + n % num_blocks) * kStep;
+      const int first = (m_block_min + n % num_blocks) * kStepRows;
       const float* statistics = reinterpret_cast<const float*>(shared + kLayout.statistics(stage));
       probabilities(s, dp, stage, first, with_dp, [&](int, int n8, int e) {
         const int column = 8 * n8 + accumulator_place(lane, e).column;
-        return make_float2(statistics[column], statistics[kStep + column]);
+        return make_float2(statistics[column], statistics[kStepRows + column]);
       });
     };
     unsigned short* const dk = const_cast<unsigned short*>(rows_of_k(b.dk));
@@ -461,31 +461,31 @@ struct BackwardSm80 {
 
   ONEPASS_DEVICE void run_queries() {
     int rest = static_cast<int>(blockIdx.x);
-    const int m_blocks = (p.seqlen_q + kOwn - 1) / kOwn;
-    own0 = (m_blocks - 1 - take(rest, m_blocks)) * kOwn;  // causal: the last queries see most
+    const int m_blocks = (p.seqlen_q + kOwnRows - 1) / kOwnRows;
+    own0 = (m_blocks - 1 - take(rest, m_blocks)) * kOwnRows;  // causal: the last queries see most
     slice = take(rest, kSlices);
     head = take(rest, p.num_heads_q);
     batch_idx = rest;
     head_k = p.group.quotient(head);
     find_sequence();
     if (own0 >= seq.seqlen_q) return;
-    const int query_end = min(own0 + kOwn, seq.seqlen_q);
+    const int query_end = min(own0 + kOwnRows, seq.seqlen_q);
     const KeyRange keys = visible_keys(band, seq.seqlen_k, own0, query_end);
     begin = static_cast<int>(keys.begin);
     end = static_cast<int>(keys.end);
-    const int n_block_min = begin / kStep, n_block_max = (end + kStep - 1) / kStep;
-    load_queries<kOwn>(kLayout.own_d, kLayout.own_v, own0, own0, query_end);
+    const int n_block_min = begin / kStepRows, n_block_max = (end + kStepRows - 1) / kStepRows;
+    load_queries<kOwnRows>(kLayout.own_d, kLayout.own_v, own0, own0, query_end);
     const OwnStatistics statistics = own_statistics();
     float sum[kRowTiles][kWidthD / 8][4];
     clear(sum);
     pipeline(
         n_block_max - n_block_min,
         [&](int n, int stage) {
-          load_keys<kStep>(kLayout.step_d(stage), kLayout.step_v(stage), (n_block_min + n) * kStep, begin, end);
+          load_keys<kStepRows>(kLayout.step_d(stage), kLayout.step_v(stage), (n_block_min + n) * kStepRows, begin, end);
         },
         [&](int n, int stage) {
           Tile s, dp;
-          probabilities(s, dp, stage, (n_block_min + n) * kStep, true,
+          probabilities(s, dp, stage, (n_block_min + n) * kStepRows, true,
                         [&](int t, int, int e) { return statistics.of[t][e / 2]; });
           add_product<RowD>(sum, dp, kLayout.step_d(stage), slice * kWidthD);
         });
@@ -517,8 +517,8 @@ struct BackwardSm80 {
 
   ONEPASS_DEVICE void run_bias() {
     int rest = static_cast<int>(blockIdx.x);
-    const int first = take(rest, (b.dbias_keys + kStep - 1) / kStep) * kStep;
-    own0 = take(rest, (b.dbias_rows + kOwn - 1) / kOwn) * kOwn;
+    const int first = take(rest, (b.dbias_keys + kStepRows - 1) / kStepRows) * kStepRows;
+    own0 = take(rest, (b.dbias_rows + kOwnRows - 1) / kOwnRows) * kOwnRows;
     const int bias_h = take(rest, b.dbias_heads), bias_b = rest;
     const bool one_b = b.dbias_batch == 1, one_h = b.dbias_heads == 1;
     Tile sum;
@@ -526,15 +526,15 @@ struct BackwardSm80 {
     for (batch_idx = one_b ? 0 : bias_b; batch_idx < (one_b ? p.batch : bias_b + 1); ++batch_idx) {
       find_sequence();
       if (own0 >= seq.seqlen_q || first >= seq.seqlen_k) continue;
-      const int query_end = min(own0 + kOwn, seq.seqlen_q);
+      const int query_end = min(own0 + kOwnRows, seq.seqlen_q);
       const KeyRange keys = visible_keys(band, seq.seqlen_k, own0, query_end);
       begin = static_cast<int>(keys.begin);
       end = static_cast<int>(keys.end);
-      if (first + kStep <= begin || first >= end) continue;
+      if (first + kStepRows <= begin || first >= end) continue;
       for (head = one_h ? 0 : bias_h; head < (one_h ? p.num_heads_q : bias_h + 1); ++head) {
         head_k = p.group.quotient(head);
-        load_queries<kOwn>(kLayout.own_d, kLayout.own_v, own0, own0, query_end);
-        load_keys<kStep>(kLayout.step_d(0), kLayout.step_v(0), first, begin, end);
+        load_queries<kOwnRows>(kLayout.own_d, kLayout.own_v, own0, own0, query_end);
+        load_keys<kStepRows>(kLayout.step_d(0), kLayout.step_v(0), first, begin, end);
         cp_async_commit();
         const OwnStatistics statistics = own_statistics();
         cp_async_wait<0>();

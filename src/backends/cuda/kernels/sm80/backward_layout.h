@@ -1,4 +1,5 @@
-// sm80/backward_layout.h - shared memory and slices of the sm80 backward kernels. Read by g++ and by NVRTC alike.
+// sm80/backward_layout.h - shared memory and slices of the sm80 backward kernels. Read by g++ and by NVRTC
+// alike.
 #pragma once
 
 #include "common/host_device.h"
@@ -9,8 +10,8 @@ enum class BackwardPart : int { Keys, Queries, Bias };
 
 constexpr int kMostSliceColumns = 256;  // of a sum in registers: 128 of them for each m16 tile of a warp
 
-/// Blocks that share the columns of a sum of so many (a multiple of 16), and the columns of each: whole lines of
-/// 128 bytes where there are several.
+/// Blocks that share the columns of a sum of so many (a multiple of 16), and the columns of each: whole lines
+/// of 128 bytes where there are several.
 ONEPASS_HOST_DEVICE constexpr int slices(int columns) {
   return (columns + kMostSliceColumns - 1) / kMostSliceColumns;
 }
@@ -19,8 +20,8 @@ ONEPASS_HOST_DEVICE constexpr int slice_columns(int columns) {
   return count == 1 ? columns : (each + 63) / 64 * 64;
 }
 
-/// Offsets in bytes. `own` rows stay, steps of `step` rows come by; both have a row of Q and K's pitch and one of
-/// V and dO's.
+/// Offsets in bytes. `own` rows stay, steps of `step` rows come by; both have a row of Q and K's pitch and
+/// one of V and dO's.
 struct BackwardLayout {
   int own_d, own_v;
   int step0, step_bytes, step_v_offset;
@@ -29,7 +30,9 @@ struct BackwardLayout {
 
   ONEPASS_HOST_DEVICE constexpr int step_d(int stage) const { return step0 + stage * step_bytes; }
   ONEPASS_HOST_DEVICE constexpr int step_v(int stage) const { return step_d(stage) + step_v_offset; }
-  ONEPASS_HOST_DEVICE constexpr int statistics(int stage) const { return statistics0 + stage * statistics_bytes; }
+  ONEPASS_HOST_DEVICE constexpr int statistics(int stage) const {
+    return statistics0 + stage * statistics_bytes;
+  }
 };
 
 ONEPASS_HOST_DEVICE constexpr BackwardLayout backward_sm80_layout(int own, int step, int pitch_d, int pitch_v,
