@@ -11,6 +11,7 @@ Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences togethe
 multiple of g), d head dimension of q and k, dv of v.
 """
 
+from onepass.calls import merge
 from onepass.kv_cache import cache_rows
 from onepass.refuse import refuse, refuse_given
 from onepass.torch_ops import forward
@@ -136,3 +137,29 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
                     return_softmax_lse, seqused_k=lengths, block_table=table, cu_seqlens_q=cu_seqlens_q,
                     max_seqlen_q=max_seqlen_q, k_descale=k_descale, v_descale=v_descale)
     return (*found, None, None) if return_softmax_lse else found
+
+
+def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
+    """Joins results of the same queries over disjoint keys.
+
+    Args:
+        out_partial: float32 (num_splits, b, s, h, dv).
+        lse_partial: float32 (num_splits, b, s, h), natural logarithm.
+        out: where the result goes; default: a new tensor of out_dtype, default float32.
+
+    Returns:
+        (out, lse): (b, s, h, dv) and float32 (b, s, h).
+    """
+    lse_partial = lse_partial.transpose(-1, -2)  # (num_splits, b, h, s), as merge has it
+    result, lse = out_partial[0].clone(), lse_partial[0]
+    for split_out, split_lse in zip(out_partial[1:], lse_partial[1:]):
+        result, lse = merge(result, lse, split_out, split_lse, out=result)
+    result = result.to(out_dtype or result.dtype) if out is None else out.copy_(result)
+    return result, lse.transpose(-1, -2)
+
+
+def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, num_heads_kv, headdim, cache_seqlens,
+                           qkv_dtype=None, headdim_v=None, cu_seqlens_q=None, cu_seqlens_k_new=None,
+                           cache_leftpad=None, page_size=None, max_seqlen_k_new=0, causal=False, window_size=(-1, -1),
+                           attention_chunk=0, has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0):
+    """None: plans are kept by the library, and `scheduler_metadata` has no effect."""

@@ -93,6 +93,24 @@ def test_eight_bit_keys_have_a_factor_for_each_sequence_and_head():
     torch.testing.assert_close(out.float(), flash_attn.flash_attn_func(q.float(), *wide), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("num_splits", [1, 5])
+def test_combining_parts_is_attention_over_all_keys(num_splits):
+    q, k, v = (random(2, 7, 3, 16).float() for _ in range(3))
+    whole, whole_lse = flash_attn_interface.flash_attn_func(q, k, v, return_attn_probs=True)
+    parts = [flash_attn_interface.flash_attn_func(q, *keys, return_attn_probs=True)
+             for keys in zip(k.tensor_split(num_splits, 1), v.tensor_split(num_splits, 1))]
+    outs, lses = torch.stack([out for out, _ in parts]), torch.stack([lse.transpose(1, 2) for _, lse in parts])
+    kept = outs.clone()
+    out, lse = flash_attn_interface.flash_attn_combine(outs, lses)
+    torch.testing.assert_close(out, whole)
+    torch.testing.assert_close(lse.transpose(1, 2), whole_lse)
+    assert torch.equal(outs, kept)
+    half, _ = flash_attn_interface.flash_attn_combine(outs, lses, out_dtype=torch.float16)
+    given = torch.empty_like(whole)
+    assert half.dtype == torch.float16
+    assert flash_attn_interface.flash_attn_combine(outs, lses, out=given)[0] is given and torch.equal(given, out)
+
+
 X = torch.ones(1, 2, 2, 8)
 
 
