@@ -1,6 +1,8 @@
 """The programs of docs/python.md and of README.md, cut out and run: what a reader copies works."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,9 @@ def test_the_program_runs_as_printed(program, capsys):
     # What print() shows stands behind it: print(x)  # text
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", program, flags=re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_reference_says_what_the_docstrings_say():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "python_reference.py", "--check"], text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done.stderr
