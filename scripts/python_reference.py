@@ -84,6 +84,7 @@ def page() -> str:
     import onepass.flash_attn_interface
     import onepass.huggingface
     import onepass.sdpa
+    import onepass.torch_attention
     from onepass import _core
 
     def of_module(module):
@@ -99,7 +100,8 @@ def page() -> str:
     sections = [("Arrays of any library", onepass.__doc__, arrays), ("Plans", None, plans),
                 ("PyTorch", onepass.sdpa.__doc__, [function_text("onepass", onepass.scaled_dot_product_attention)]),
                 *[(module.__name__, module.__doc__, of_module(module))
-                  for module in (onepass.flash_attn, onepass.flash_attn_interface, onepass.huggingface)]]
+                  for module in (onepass.torch_attention, onepass.flash_attn, onepass.flash_attn_interface,
+                                 onepass.huggingface)]]
     blocks = [HEAD.strip()]
     for title, introduction, texts in sections:
         blocks += [f"## {title}", *([markdown(introduction)] if introduction else []), *texts]

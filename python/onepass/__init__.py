@@ -24,7 +24,7 @@ __all__ = ["Plan", "attention", "attention_paged", "attention_varlen", "info", "
 
 # These need torch, which takes a second to import; `import onepass` does not.
 _FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_attn": "onepass.flash_attn",
-              "register_with_transformers": "onepass.huggingface"}
+              "register_with_torch": "onepass.torch_attention", "register_with_transformers": "onepass.huggingface"}
 
 
 def __getattr__(name: str):

@@ -94,3 +94,37 @@ def test_what_a_gpu_does_not_take_is_refused(call, exception, words):
     with pytest.raises(exception) as raised:
         call(random(1, 8, 8, 64).cuda())
     assert words in str(raised.value)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="torch before 2.11")
+def test_torchs_flash_backend_runs_it_before_its_own_backward_pass():
+    attention = torch.nn.attention
+    q, k, v = (random(2, 4, 96, 64).cuda().requires_grad_() for _ in range(3))
+
+    def results():
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return [out, *torch.autograd.grad(out.float().square().sum(), (q, k, v))]
+
+    expected = results()
+    onepass.register_with_torch()
+    attention.activate_flash_attention_impl("onepass")
+    try:
+        found = results()
+    finally:
+        attention.restore_flash_attention_impl()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=5e-2, rtol=5e-2)
+
+
+def test_workspaces_come_from_torchs_allocator():
+    q, k = random(2, 1, 8, 64).cuda(), random(2, 4096, 2, 64).cuda()
+    onepass.attention(q, k, k, num_splits=8)
+    plan = onepass.plan(q, k, k, num_splits=8)
+    out = torch.empty_like(q)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    onepass.attention(q, k, k, num_splits=8, out=out)
+    assert plan.workspace_bytes > 0 and torch.cuda.max_memory_allocated() - before >= plan.workspace_bytes
+    assert torch.cuda.memory_allocated() == before

@@ -157,3 +157,31 @@ def test_a_padding_mask_leaves_no_trace_of_the_padding():
     out = onepass.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
     short = onepass.scaled_dot_product_attention(q[1:], k[1:, :, :3], v[1:, :, :3])
     torch.testing.assert_close(out[1:], short)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="torch before 2.11")
+def test_torchs_list_of_flash_attention_implementations_has_it():
+    from torch.nn import attention
+    onepass.register_with_torch()
+    assert "onepass" in attention.list_flash_attention_impls()
+    before = torch._C._dispatch_dump("aten::_scaled_dot_product_flash_attention")
+    attention.activate_flash_attention_impl("onepass")
+    try:
+        assert "torch_attention" in torch._C._dispatch_dump("aten::_scaled_dot_product_flash_attention")
+    finally:
+        attention.restore_flash_attention_impl()
+    assert torch._C._dispatch_dump("aten::_scaled_dot_product_flash_attention") == before
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_what_torch_calls_then_gives_what_its_own_does(is_causal):
+    from onepass.torch_attention import _flash_attention
+    q, k, v = (random(2, 4, 7, 8) for _ in range(3))
+    found = _flash_attention(q, k, v, is_causal=is_causal, scale=0.3)
+    own_out, own_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=0.3)
+    torch.testing.assert_close(found[0], own_out)
+    torch.testing.assert_close(found[1], own_lse)
+    returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
+    assert len(found) == len(returns) and found[4:6] == (7, 7)
+    with pytest.raises(NotImplementedError, match="dropout_p is 0.5"):
+        _flash_attention(q, k, v, 0.5)
