@@ -34,6 +34,7 @@ constexpr Runner<ForwardArguments> kForward[] = {
 };
 
 constexpr Runner<BackwardArguments> kBackward[] = {
+    {"sm90_backward", cuda::run_backward},
     {"sm80_backward", cuda::run_backward},
     {"cpu_reference", on_cpu<BackwardArguments, cpu::run_reference>},
 };

@@ -8,6 +8,7 @@
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm80_backward.h"
 #include "dispatch/heuristics_sm90.h"
+#include "dispatch/heuristics_sm90_backward.h"
 #include "plan/cpu_plan.h"
 #include "plan/cuda_plan.h"
 
@@ -44,6 +45,12 @@ std::optional<std::string> decline_decode(const AttentionProblem& problem, const
   return decline_sm90_decode(problem, device);
 }
 
+std::optional<std::string> decline_sm90_gradients(const AttentionProblem& problem, const DeviceInfo& device,
+                                                  const PlanRequest& request) {
+  if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
+  return decline_sm90_backward(problem, device);
+}
+
 std::optional<std::string> decline_sm80_gradients(const AttentionProblem& problem, const DeviceInfo& device,
                                                   const PlanRequest& request) {
   if (request.backend == Backend::Cpu || request.backend == Backend::Reference) return asked_for(request);
@@ -72,7 +79,8 @@ constexpr std::array<Implementation, 5> kImplementations = {{
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},
 }};
 
-constexpr std::array<Implementation, 2> kBackward = {{
+constexpr std::array<Implementation, 3> kBackward = {{
+    {"sm90_backward", decline_sm90_gradients, lay_out_sm90_backward},
     {"sm80_backward", decline_sm80_gradients, lay_out_sm80_backward},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference_backward},
 }};

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <numeric>
-#include <tuple>
 
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 
@@ -15,12 +15,31 @@ bool fits(std::int64_t extent, std::int64_t stride) {
   return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
 }
 
-bool fits(const RowExtents& extents, std::int64_t heads, const TensorStrides& strides) {
-  return strides.dim == 1 && fits(extents.batch, strides.batch) && fits(extents.rows, strides.row) &&
-         fits(heads, strides.head);
+struct MappedTensor {
+  const char* name;
+  RowExtents extents;
+  std::int64_t heads;
+  TensorStrides strides;
+};
+
+std::optional<std::string> decline_strides(std::initializer_list<MappedTensor> tensors) {
+  for (const auto& [name, extents, heads, strides] : tensors) {
+    if (strides.dim == 1 && fits(extents.batch, strides.batch) && fits(extents.rows, strides.row) &&
+        fits(heads, strides.head))
+      continue;
+    return fmt::format(
+        "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
+        name);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
+
+RowExtents query_rows(const AttentionProblem& p) {
+  if (p.q_layout == SequenceLayout::Packed) return {1, p.total_q};
+  return {p.batch, p.seqlen_q};
+}
 
 RowExtents key_rows(const AttentionProblem& p) {
   switch (p.k_layout) {
@@ -55,19 +74,20 @@ std::optional<std::string> decline_tensor_maps(const AttentionProblem& p) {
     return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
                        p.page_size);
   }
-  const bool packed_q = p.q_layout == SequenceLayout::Packed;
-  const RowExtents queries = {packed_q ? 1 : p.batch, packed_q ? p.total_q : p.seqlen_q}, keys = key_rows(p);
-  for (const auto& [name, extents, heads, strides] : {std::tuple{"q", queries, p.num_heads_q, p.q},
-                                                      {"k", keys, p.num_heads_k, p.k},
-                                                      {"v", keys, p.num_heads_k, p.v},
-                                                      {"out", queries, p.num_heads_q, p.out}}) {
-    if (!fits(extents, heads, strides)) {
-      return fmt::format(
-          "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
-          name);
-    }
-  }
-  return std::nullopt;
+  const RowExtents queries = query_rows(p), keys = key_rows(p);
+  return decline_strides({{"q", queries, p.num_heads_q, p.q},
+                          {"k", keys, p.num_heads_k, p.k},
+                          {"v", keys, p.num_heads_k, p.v},
+                          {"out", queries, p.num_heads_q, p.out}});
+}
+
+std::optional<std::string> decline_gradient_rows(const AttentionProblem& p) {
+  const RowExtents queries = query_rows(p), keys = key_rows(p);
+  const GradientProblem& g = *p.gradient;
+  return decline_strides({{"dout", queries, p.num_heads_q, g.dout},
+                          {"dq", queries, p.num_heads_q, g.dq},
+                          {"dk", keys, p.num_heads_k, g.dk},
+                          {"dv", keys, p.num_heads_k, g.dv}});
 }
 
 }  // namespace onepass

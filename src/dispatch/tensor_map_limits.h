@@ -13,10 +13,11 @@ namespace onepass {
 /// The most rows that these kernels count: they add two such numbers in 32 bits.
 constexpr std::int64_t kMostMappedRows = (std::int64_t{1} << 30) - 1024;
 
-/// What k and v are to the tensor memory accelerator: sequences of rows, or pages of them.
+/// What q and out, and k and v are to the tensor memory accelerator: sequences of rows, or pages of them.
 struct RowExtents {
   std::int64_t batch, rows;
 };
+RowExtents query_rows(const AttentionProblem& problem);
 RowExtents key_rows(const AttentionProblem& problem);
 
 /// Rows of a page that are copied at once into a tile of keys: a divisor of both.
@@ -28,5 +29,9 @@ std::optional<std::string> decline_hopper(const AttentionProblem& problem, const
 /// Why a problem's tensors are none for a tensor map, which has no empty dimension and steps of 16 bytes
 /// forward, or its pages none to put a tile together from; empty when they are.
 std::optional<std::string> decline_tensor_maps(const AttentionProblem& problem);
+
+/// The same of the gradient of out, which is read by one, and of those that are written in pieces of 16
+/// bytes.
+std::optional<std::string> decline_gradient_rows(const AttentionProblem& problem);
 
 }  // namespace onepass

@@ -5,6 +5,7 @@
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm80_backward.h"
 #include "dispatch/heuristics_sm90.h"
+#include "dispatch/heuristics_sm90_backward.h"
 #include "plan/planned_kernel.h"
 #include "plan/workspace.h"
 
@@ -37,6 +38,27 @@ void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid, const Order
   if (grid == 0) return;
   plan.steps.push_back(
       {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec, order...)});
+}
+
+/// The gradients of sinks, where they are asked for.
+void add_sinks_step(Plan& plan, const KernelSpec& backward) {
+  if (!plan.problem->gradient->has_dsinks) return;
+  KernelSpec sinks = row_kernel(KernelFamily::BackwardSinks, backward);
+  sinks.num_warps = kSinkWarps;
+  add_step(plan, sinks, plan.problem->num_heads_q);
+}
+
+/// Statistics of the query rows of a backward call; how many rows these are.
+std::size_t add_gradient_row_pieces(Plan& plan) {
+  const AttentionProblem& p = *plan.problem;
+  const bool packed = p.q_layout == SequenceLayout::Packed;
+  const auto rows =
+      static_cast<std::size_t>(cuda::gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) *
+                               p.num_heads_q * (packed ? 1 : p.batch));
+  const std::size_t bytes = workspace_product(kPieceDelta, rows, sizeof(float));
+  add_workspace_piece(plan, kPieceLseLog2, bytes);
+  add_workspace_piece(plan, kPieceDelta, bytes);
+  return rows;
 }
 
 }  // namespace
@@ -90,13 +112,30 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
   add_workspace_piece(plan, kPieceArrivals, static_cast<std::size_t>(config.tiles) * sizeof(std::uint64_t));
 }
 
+void lay_out_sm90_backward(Plan& plan, const PlanRequest& /*request*/) {
+  const AttentionProblem& p = *plan.problem;
+  const Sm90BackwardConfig config = choose_sm90_backward(p, plan.device);
+  plan.tile_m = config.backward.tile_m;
+  plan.tile_n = config.backward.tile_n;
+  plan.tile_heads = p.group();
+  plan.num_threads = num_threads(config.backward);
+  add_step(plan, config.prepare, config.rows_grid);
+  add_step(plan, config.backward, config.grid, config.order);
+  add_step(plan, config.finish, config.rows_grid);
+  add_sinks_step(plan, config.backward);
+  const std::size_t rows = add_gradient_row_pieces(plan);
+  const auto columns = static_cast<std::size_t>(config.backward.head_dim);
+  add_workspace_piece(plan, kPieceDqSums, workspace_product(kPieceDqSums, rows, columns * sizeof(float)));
+  add_workspace_piece(plan, kPieceTurns, rows / static_cast<std::size_t>(plan.tile_m) * sizeof(int));
+  add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
+}
+
 void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {
   const AttentionProblem& p = *plan.problem;
   const Sm80BackwardConfig config = choose_sm80_backward(p, plan.device);
   plan.tile_m = config.keys.tile_m;
   plan.tile_n = config.keys.tile_n;
   plan.num_threads = num_threads(config.keys);
-  const bool packed = p.q_layout == SequenceLayout::Packed;
   if (has_unowned_gradients(p)) {
     add_step(plan, row_kernel(KernelFamily::FillGradients, config.keys),
              ceil_div(p.total_q + p.total_k, kRowWarps));
@@ -107,16 +146,8 @@ void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {
   add_step(plan, config.keys, config.keys_grid);
   add_step(plan, config.queries, config.queries_grid);
   add_step(plan, config.bias, config.bias_grid);
-  if (p.gradient->has_dsinks) {
-    KernelSpec sinks = row_kernel(KernelFamily::BackwardSinks, config.keys);
-    sinks.num_warps = kSinkWarps;
-    add_step(plan, sinks, p.num_heads_q);
-  }
-  const std::int64_t rows = cuda::gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) *
-                            p.num_heads_q * (packed ? 1 : p.batch);
-  const std::size_t bytes = workspace_product(kPieceDelta, static_cast<std::size_t>(rows), sizeof(float));
-  add_workspace_piece(plan, kPieceLseLog2, bytes);
-  add_workspace_piece(plan, kPieceDelta, bytes);
+  add_sinks_step(plan, config.keys);
+  add_gradient_row_pieces(plan);
   if (copies_dout(p)) {
     add_workspace_piece(plan, kPieceDout,
                         workspace_product(kPieceDout, static_cast<std::size_t>(p.total_q * p.num_heads_q),

@@ -9,6 +9,7 @@ namespace onepass {
 void lay_out_sm80_forward(Plan& plan, const PlanRequest& request);
 void lay_out_sm90_forward(Plan& plan, const PlanRequest& request);
 void lay_out_sm90_decode(Plan& plan, const PlanRequest& request);
+void lay_out_sm90_backward(Plan& plan, const PlanRequest& request);
 void lay_out_sm80_backward(Plan& plan, const PlanRequest& request);
 
 /// Elements of a row of kPieceDout.

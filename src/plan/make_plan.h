@@ -29,6 +29,8 @@ inline constexpr const char* kPieceArrivals = "arrivals";  // 8 bytes for each t
 /// rows one after another, [B, Hq, Sq, Dv] or [Hq, Tq, Dv], Dv rounded up to 8.
 inline constexpr const char* kPieceLseLog2 = "lse_log2";
 inline constexpr const char* kPieceDelta = "delta";
+inline constexpr const char* kPieceDqSums = "dq_sums";  // f32 of sm90_backward, in an order of its own
+inline constexpr const char* kPieceTurns = "turns";     // int32 for each block of dq_sums
 inline constexpr const char* kPieceDout = "dout_copy";
 
 /// The piece called `name` inside `workspace`; empty when the plan has none.

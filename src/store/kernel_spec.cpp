@@ -9,6 +9,7 @@
 
 #include "backends/cuda/kernels/common/shared_row.h"
 #include "backends/cuda/kernels/sm80/backward_layout.h"
+#include "backends/cuda/kernels/sm90/backward_layout.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "backends/cuda/kernels/sm90/layout.h"
 #include "support/message.h"
@@ -26,6 +27,9 @@ constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
     {KernelFamily::BackwardSinks, "backward_sinks"},
     {KernelFamily::FillGradients, "fill_gradients"},
     {KernelFamily::Sm90Decode, "sm90_decode"},
+    {KernelFamily::Sm90BackwardPrepare, "sm90_backward_prepare"},
+    {KernelFamily::Sm90BackwardFinish, "sm90_backward_finish"},
+    {KernelFamily::Sm90Backward, "sm90_backward"},
     {KernelFamily::MergeSplits, "merge_splits"},
     {KernelFamily::FillRows, "fill_rows"},
     {KernelFamily::AppendKv, "append_kv"},
@@ -152,6 +156,10 @@ std::size_t shared_bytes(const KernelSpec& spec) {
         spec.stays ? cuda::decode_joint_bytes(spec.num_warps - 1, spec.tile_m, spec.head_dim_v) : 0;
     return static_cast<std::size_t>(
         cuda::decode_shared_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v, spec.stages, joint_bytes));
+  }
+  if (spec.family == KernelFamily::Sm90Backward) {
+    return static_cast<std::size_t>(
+        cuda::backward_sm90_layout<long long>(spec.tile_m, spec.tile_n, spec.head_dim, spec.head_dim_v).end);
   }
   if (spec.family == KernelFamily::BackwardSinks) return static_cast<std::size_t>(num_threads(spec)) * 4;
   if (spec.family == KernelFamily::Sm80BackwardKeys || spec.family == KernelFamily::Sm80BackwardQueries ||

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/kernels/sm90/layout.h"
 #include "store/hash.h"
 #include "store/wgmma_text.h"
 
@@ -25,6 +26,11 @@ constexpr FamilyText kTexts[] = {
     {KernelFamily::BackwardPrepare, "any/backward_prepare.cuh", "BackwardPrepare", "BackwardParams"},
     {KernelFamily::BackwardSinks, "any/backward_sinks.cuh", "BackwardSinks", "BackwardParams"},
     {KernelFamily::FillGradients, "any/fill_gradients.cuh", "FillGradients", "BackwardParams"},
+    {KernelFamily::Sm90BackwardPrepare, "sm90/backward_prepare.cuh", "BackwardPrepareSm90",
+     "Sm90BackwardParams"},
+    {KernelFamily::Sm90Backward, "sm90/backward.cuh", "BackwardSm90", "Sm90BackwardParams"},
+    {KernelFamily::Sm90BackwardFinish, "sm90/backward_finish.cuh", "BackwardFinishSm90",
+     "Sm90BackwardParams"},
     {KernelFamily::MergeSplits, "any/merge_splits.cuh", "MergeSplits", "ForwardParams"},
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
@@ -45,13 +51,17 @@ std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : 
 
 constexpr int kSwizzleRow = 128 / 16;  // of a tile, in the units of a matrix descriptor
 
-/// Steps of 16 columns along Q and K: 32 bytes of a row's 128, then on to the next block of 64 columns.
-std::vector<StepOffsets> score_steps(const KernelSpec& spec) {
+/// Along the rows of a tile of so many: 16 columns a step are 32 bytes of a row's 128, then on to the next
+/// block of 64 columns.
+int column_offset(int step, int rows) { return step / 4 * rows * kSwizzleRow + step % 4 * 2; }
+/// Down its columns: 16 rows a step.
+int row_offset(int step) { return step * 16 * kSwizzleRow; }
+
+/// Steps along `columns` of two tiles with so many rows.
+std::vector<StepOffsets> column_steps(int columns, int rows_a, int rows_b) {
   std::vector<StepOffsets> steps;
-  for (int step = 0; step < (spec.head_dim + 15) / 16; ++step) {
-    const int block = step / 4, within = step % 4 * 2;
-    steps.push_back({block * spec.tile_m * kSwizzleRow + within, block * spec.tile_n * kSwizzleRow + within});
-  }
+  for (int step = 0; step < (columns + 15) / 16; ++step)
+    steps.push_back({column_offset(step, rows_a), column_offset(step, rows_b)});
   return steps;
 }
 
@@ -68,9 +78,31 @@ std::string sm90_members(const KernelSpec& spec) {
       fmt::arg("two_probabilities", spec.two_probabilities), fmt::arg("mask_end", spec.mask_end),
       fmt::arg("mask_begin", spec.mask_begin), fmt::arg("ticket", spec.ticket),
       fmt::arg("ragged", spec.ragged),
-      fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n, score_steps(spec))),
+      fmt::arg("score", wgmma_from_shared("score_product", spec.dtype, spec.tile_n,
+                                          column_steps(spec.head_dim, spec.tile_m, spec.tile_n))),
       fmt::arg("value", wgmma_from_registers("value_product", spec.dtype, spec.head_dim_v, spec.tile_n / 16,
-                                             16 * kSwizzleRow)));
+                                             row_offset(1))));
+}
+
+/// Of sm90_backward and what comes before and after it.
+std::string sm90_backward_masks(const KernelSpec& spec) {
+  return fmt::format("\n  static constexpr bool kMaskEnd = {}, kMaskBegin = {};", spec.mask_end,
+                     spec.mask_begin);
+}
+
+/// The five products: S^T = K Q^T and dP^T = V dO^T, dV = P^T dO and dK = dS^T Q, dQ = dS K.
+std::string sm90_backward_products(const KernelSpec& spec) {
+  const int m = spec.tile_m, n = spec.tile_n, steps_m = m / 16;
+  const int dq_columns =
+      m == 128 ? spec.head_dim : cuda::column_blocks(spec.head_dim) * cuda::kBlockColumns / 2;
+  std::vector<StepOffsets> steps_n;
+  for (int step = 0; step < n / 16; ++step) steps_n.push_back({column_offset(step, m), row_offset(step)});
+  return fmt::format(
+      "\n{}{}{}{}{}", wgmma_from_shared("score_product", spec.dtype, m, column_steps(spec.head_dim, n, m)),
+      wgmma_from_shared("dprobability_product", spec.dtype, m, column_steps(spec.head_dim_v, n, m)),
+      wgmma_from_registers("dv_product", spec.dtype, spec.head_dim_v, steps_m, row_offset(1)),
+      wgmma_from_registers("dk_product", spec.dtype, spec.head_dim, steps_m, row_offset(1)),
+      wgmma_from_shared("dq_product", spec.dtype, dq_columns, steps_n, OperandB::Rows));
 }
 
 std::string backward_members(std::string_view part, bool apart) {
@@ -87,6 +119,9 @@ std::string family_members(const KernelSpec& spec) {
     case KernelFamily::Sm80BackwardKeys: return backward_members("Keys", spec.apart);
     case KernelFamily::Sm80BackwardQueries: return backward_members("Queries", false);
     case KernelFamily::Sm80BackwardBias: return backward_members("Bias", false);
+    case KernelFamily::Sm90BackwardPrepare:
+    case KernelFamily::Sm90BackwardFinish: return sm90_backward_masks(spec);
+    case KernelFamily::Sm90Backward: return sm90_backward_masks(spec) + sm90_backward_products(spec);
     default: return {};
   }
 }

@@ -46,12 +46,13 @@ std::string function(std::string_view name, int n, std::string_view parameters,
 }  // namespace
 
 std::string wgmma_from_shared(std::string_view name, DType dtype, int n,
-                              const std::vector<StepOffsets>& steps) {
+                              const std::vector<StepOffsets>& steps, OperandB operand_b) {
   const int a = n / 2, b = a + 1;
+  const std::string_view flags = operand_b == OperandB::Rows ? "1, 1, 0, 1" : "1, 1, 0, 0";
   std::vector<std::string> lines{"setp.ne.u32 first, 0, 0;"};
   for (const StepOffsets& step : steps) {
     lines.push_back(descriptor("a", a, step.a) + descriptor("b", b, step.b) +
-                    instruction(dtype, n, "a", &step == &steps.front() ? "first" : "more", "1, 1, 0, 0"));
+                    instruction(dtype, n, "a", &step == &steps.front() ? "first" : "more", flags));
   }
   return function(name, n, "Uint32 a, Uint32 b", lines, R"("r"(a), "r"(b))");
 }

@@ -18,10 +18,14 @@ struct StepOffsets {
   int a, b;
 };
 
-/// A static function `name`(d, a, b): d[64 x n] = A B^T, f32 sums, A and B in shared memory (K-major), given
-/// as low words of matrix descriptors; a step multiplies 16 columns. n: a multiple of 8 up to 256.
+/// What lies in a row of B in shared memory: columns of its product, or a row of B (MN-major).
+enum class OperandB { Columns, Rows };
+
+/// A static function `name`(d, a, b): d[64 x n] = A B^T or, of a B in rows, A B; f32 sums, A (K-major) and B
+/// in shared memory, given as low words of matrix descriptors; a step multiplies 16 columns of A. n: a
+/// multiple of 8 up to 256.
 std::string wgmma_from_shared(std::string_view name, DType dtype, int n,
-                              const std::vector<StepOffsets>& steps);
+                              const std::vector<StepOffsets>& steps, OperandB operand_b = OperandB::Columns);
 
 /// A static function `name`(d, a, b, accumulate): d[64 x n] = or += A B; A in four registers of a thread for
 /// each step, B in shared memory with 16 rows a step (MN-major), b_offset units apart.

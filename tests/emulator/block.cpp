@@ -46,6 +46,13 @@ struct Copy {
   int bytes, valid;
 };
 
+/// A copy out of shared memory.
+struct BulkStore {
+  std::int64_t shared_address;
+  int bytes;
+  std::function<void(const char*)> take;
+};
+
 /// A copy that an mbarrier counts.
 struct BulkCopy {
   ThreadPlace issuer;
@@ -73,6 +80,8 @@ struct Thread {
   std::string waits_for;  // when waiting
   std::vector<Copy> open_copies;
   std::deque<std::vector<Copy>> copy_groups;  // committed, oldest first
+  std::shared_ptr<void> storage;
+  std::vector<BulkStore> open_stores, committed_stores;
 };
 
 /// Lanes at an instruction that they execute together.
@@ -154,6 +163,8 @@ class Block {
   void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
   void wait_for_mbarrier(std::int64_t address, int parity);
   void issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy);
+  void wait_for_value(const int* address, int value);
+  void wake_for_value();
 
  private:
   Mbarrier& mbarrier_at(std::int64_t address, const char* instruction);
@@ -172,6 +183,7 @@ class Block {
   std::vector<Meeting> meetings_;  // one per warp
   std::array<Barrier, kNumBarriers> barriers_;
   std::map<std::int64_t, Mbarrier> mbarriers_;  // by address
+  std::vector<int> waiting_for_values_;         // threads
   std::size_t current_ = 0;
   ucontext_t main_{};
   std::optional<std::string> fault_;
@@ -236,6 +248,8 @@ void Block::run_thread() {
     fail(fmt::format("thread {} ends without having waited for its cp.async to byte {} of shared memory",
                      current(), group.front().shared_address));
   }
+  if (!self.open_stores.empty() || !self.committed_stores.empty())
+    fail(fmt::format("thread {} ends without having waited for its copies from shared memory", current()));
   self.state = Thread::State::Done;
   pass_on();
 }
@@ -373,6 +387,18 @@ void Block::wait_for_mbarrier(std::int64_t address, int parity) {
   SharedMemory::instance().learn(place(), barrier.finished);
 }
 
+void Block::wait_for_value(const int* address, int value) {
+  while (*address != value) {
+    waiting_for_values_.push_back(current());
+    wait(fmt::format("{} in global memory where {} is", value, *address));
+  }
+}
+
+void Block::wake_for_value() {
+  for (const int thread : waiting_for_values_) release(thread);
+  waiting_for_values_.clear();
+}
+
 void Block::issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy) {
   Mbarrier& barrier = mbarrier_at(mbarrier, "cp.async.bulk");
   SharedMemory& memory = SharedMemory::instance();
@@ -445,6 +471,7 @@ const char* read_cluster(int rank, std::int64_t address, int bytes) {
 std::uint32_t thread_index() { return static_cast<std::uint32_t>(running->current()); }
 std::uint32_t block_index() { return static_cast<std::uint32_t>(running->index()); }
 std::uint32_t grid_size() { return static_cast<std::uint32_t>(running->grid().blocks); }
+std::shared_ptr<void>& thread_storage() { return running->thread().storage; }
 void fault(const std::string& text) { running->fail(text); }
 
 void sync_barrier(int id, int num_threads) { running->sync_barrier(id, num_threads); }
@@ -493,6 +520,23 @@ void wait_copies(int most_pending) {
     groups.pop_front();
   }
 }
+
+void issue_bulk_store(std::int64_t shared_address, int bytes, std::function<void(const char*)> take) {
+  running->thread().open_stores.push_back({shared_address, bytes, std::move(take)});
+}
+void commit_bulk_stores() {
+  Thread& thread = running->thread();
+  std::move(thread.open_stores.begin(), thread.open_stores.end(),
+            std::back_inserter(thread.committed_stores));
+  thread.open_stores.clear();
+}
+void wait_bulk_stores() {
+  for (const BulkStore& store : running->thread().committed_stores)
+    store.take(read_shared(store.shared_address, store.bytes, 16, "cp.async.bulk"));
+  running->thread().committed_stores.clear();
+}
+void wait_for_value(const int* address, int value) { running->wait_for_value(address, value); }
+void wake_for_value() { running->wake_for_value(); }
 
 void init_mbarrier(std::int64_t address, int num_arrivals) { running->init_mbarrier(address, num_arrivals); }
 void arrive_at_mbarrier(std::int64_t address, int expected_bytes) {

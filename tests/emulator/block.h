@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -39,6 +40,9 @@ inline void launch(const std::function<void()>& kernel, std::int64_t blocks, int
 std::uint32_t thread_index();
 std::uint32_t block_index();
 std::uint32_t grid_size();
+
+/// For what other files keep of the running thread; null when it begins.
+std::shared_ptr<void>& thread_storage();
 
 /// Ends the launch.
 [[noreturn]] void fault(const std::string& text);
@@ -82,5 +86,16 @@ const char* read_cluster(int rank, std::int64_t address, int bytes);
 /// cp.async.bulk: fill() writes the bytes as late as can be, when the phase is waited for.
 void issue_bulk_copy(std::int64_t mbarrier, std::int64_t shared_address, int bytes,
                      std::function<void(char* target)> fill);
+
+/// cp.async.bulk from shared memory: take() has the bytes as late as can be, when the thread waits. One that
+/// nobody waits for is a fault when its thread ends.
+void issue_bulk_store(std::int64_t shared_address, int bytes, std::function<void(const char* source)> take);
+void commit_bulk_stores();
+void wait_bulk_stores();
+
+/// Until an int of global memory has this value; a block that is to run later would be waited for in vain.
+void wait_for_value(const int* address, int value);
+/// Some int of global memory has another value now.
+void wake_for_value();
 
 }  // namespace onepass::emulator

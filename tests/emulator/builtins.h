@@ -15,6 +15,9 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -60,5 +63,6 @@ inline void __syncwarp() { onepass::emulator::sync_warp(); }
 
 /// Only the mask of all lanes.
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
+unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask);
 int __shfl_sync(unsigned mask, int value, int source_lane);
 bool __any_sync(unsigned mask, bool value);

@@ -116,4 +116,18 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"small", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
 };
 
+// sm90_backward, on small_device(): keys in tiles of 128, queries in steps of 64 (head_dim 128) or 128. Rows
+// of q that see no key are NaN, and keys that no query sees.
+inline constexpr EmulatedCase kBackwardCases[] = {
+    {"small", "bf16_b1_hq1_sq128_sk128_d128"},
+    {"small", "bf16_b2_hq2_sq70_sk300_d128"},
+    {"small", "bf16_b1_hq4_hk2_sq200_sk260_d128_causal"},
+    {"small", "f16_b1_hq3_hk1_sq300_sk150_d128_causaltl"},
+    {"small", "f16_b1_hq2_sq300_sk170_d128_causal"},
+    {"small", "bf16_b1_hq2_sq330_sk330_d128_wl70_wr20"},
+    {"small", "bf16_b2_hq3_sq140_sk140_d64"},
+    {"small", "f16_b1_hq4_hk2_sq400_sk400_d64_causal"},
+    {"small", "bf16_b1_hq2_hk1_sq130_sk400_d64_causaltl_wl40"},
+};
+
 }  // namespace onepass::emulator

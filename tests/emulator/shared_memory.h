@@ -22,7 +22,7 @@ struct ThreadPlace {
 class SharedMemory {
  public:
   static constexpr int kCapacity = 227 * 1024;  // the most that a block of any GPU can have
-  static constexpr int kMaxWarps = 8;
+  static constexpr int kMaxWarps = 12;
   static constexpr unsigned char kPoison = 0xff;  // NaN in f16, bf16 and f32
 
   /// Of the running block.

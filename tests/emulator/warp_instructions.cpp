@@ -36,6 +36,24 @@ void distribute(const LaneOperands& lanes) {
   }
 }
 
+struct StmatrixOperands {
+  const std::uint32_t* registers;
+  char* row;  // that the lane addresses
+};
+
+void gather_transposed(const LaneOperands& lanes) {
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+    const std::size_t matrix = lane / 8, row = lane % 8;
+    std::array<std::uint16_t, 8> gathered{};
+    for (std::size_t column = 0; column < gathered.size();
+         ++column) {  // element (column, row) of the fragment
+      const auto& owner = *static_cast<const StmatrixOperands*>(lanes[4 * column + row / 2]);
+      gathered[column] = static_cast<std::uint16_t>(owner.registers[matrix] >> (row % 2 * 16));
+    }
+    std::memcpy(static_cast<const StmatrixOperands*>(lanes[lane])->row, gathered.data(), sizeof gathered);
+  }
+}
+
 struct MmaOperands {
   float* d;
   const std::uint32_t* a;
@@ -124,6 +142,11 @@ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed) 
   meet_warp(instruction, &mine, transposed ? distribute<true> : distribute<false>);
 }
 
+void stmatrix_x4_trans(std::uint32_t address, const std::uint32_t* r) {
+  StmatrixOperands mine{r, write_shared(address, 16, 16, "stmatrix.trans")};
+  meet_warp("stmatrix.trans", &mine, gather_transposed);
+}
+
 std::uint32_t movmatrix_trans(std::uint32_t pair) {
   MovmatrixOperands mine{pair, 0};
   meet_warp("movmatrix", &mine, transpose);
@@ -147,6 +170,14 @@ float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
   require_all_lanes(mask, "shfl");
   ShuffleOperands<float> mine{value, 0.0f, (thread_index() ^ static_cast<unsigned>(lane_mask)) & 31u};
   meet_warp("shfl.bfly", &mine, shuffle<float>);
+  return mine.result;
+}
+
+unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask) {
+  using namespace onepass::emulator;
+  require_all_lanes(mask, "shfl");
+  ShuffleOperands<unsigned> mine{value, 0, (thread_index() ^ static_cast<unsigned>(lane_mask)) & 31u};
+  meet_warp("shfl.bfly", &mine, shuffle<unsigned>);
   return mine.result;
 }
 

@@ -6,7 +6,9 @@
 #include <exception>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/cuda_plan.h"
@@ -14,6 +16,7 @@
 #include "store/kernel_spec.h"
 #include "store/source_writer.h"
 #include "tests/emulator/cases.h"
+#include "tests/emulator/gradients.h"
 #include "tests/emulator/plan_on.h"
 
 namespace onepass::emulator {
@@ -33,7 +36,33 @@ std::set<std::string> kernel_names() {
       names.insert(kernel_name(append_kv_kernel(kForwardInstructions, dtype, load_bytes)));
     }
   }
+  for (const EmulatedCase& c : kBackwardCases) {
+    const Plan plan = plan_on(small_device(), GradientTensors(parse_case(c.text)));
+    for (const PlanStep& step : plan.steps) names.insert(step.kernel);
+  }
   return names;
+}
+
+/// Products become calls that read their text: asm statements are for another machine.
+std::string with_products_called(const std::string& source) {
+  std::istringstream lines(source);
+  std::string text, line;
+  while (std::getline(lines, line)) {
+    const auto replace = [&line](std::string_view from, std::string_view to) {
+      for (std::size_t at = 0; (at = line.find(from, at)) != std::string::npos; at += to.size())
+        line.replace(at, from.size(), to);
+    };
+    if (line.starts_with("    asm volatile(")) replace("asm volatile", "::onepass::emulator::issue_wgmma");
+    if (line.starts_with("      : \"+f\"")) line = "      , d";
+    if (line.starts_with("      : \"r\"")) {
+      line =
+          (line.starts_with("      : \"r\"(a[0])") ? "      , a, {" : "      , nullptr, {") + line.substr(8);
+      replace("\"r\"(", "Uint32(");
+      replace(");", "});");
+    }
+    text += line + "\n";
+  }
+  return text;
 }
 
 void write(const std::string& folder, const std::string& name, const std::string& text) {
@@ -54,7 +83,7 @@ void write_kernels(const std::string& folder, std::size_t num_files) {
     texts[idx % num_files] += fmt::format(
         "\n#undef Spec\n#define Spec Spec{0}\n{1}\n"
         "void enter_{0}(const void* params) {{ onepass::emulator::enter({2}, params); }}\n",
-        idx, write_source(parse_kernel_name(name)), name);
+        idx, with_products_called(write_source(parse_kernel_name(name))), name);
     declarations += fmt::format("void enter_{}(const void* params);\n", idx);
     entries += fmt::format("    {{\"{}\", enter_{}}},\n", name, idx);
     ++idx;

@@ -21,4 +21,16 @@ ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
   return before;
 }
 
+ONEPASS_DEVICE void wait_for_value(const int* address, int value) {
+  emulator::wait_for_value(address, value);
+}
+ONEPASS_DEVICE void pass_on_value(int* address, int value) {
+  *address = value;
+  emulator::wake_for_value();
+}
+template <class Words>
+ONEPASS_DEVICE void store_global_if(bool inside, void* address, const Words& words) {
+  if (inside) store_global(address, words);
+}
+
 }  // namespace onepass::cuda

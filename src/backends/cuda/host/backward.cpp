@@ -1,9 +1,11 @@
 #include "backends/cuda/host/backward.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/cuda/host/call.h"
 #include "backends/cuda/host/forward_params.h"
+#include "backends/cuda/host/sm90_backward.h"
 #include "plan/cuda_plan.h"
 #include "plan/make_plan.h"
 #include "plan/planned_kernel.h"
@@ -23,11 +25,18 @@ TensorParams dout_params(const Plan& plan, const BackwardArguments& args, std::s
   return {copy.data(), packed ? 0 : p.num_heads_q * rows * pitch, pitch, rows * pitch};
 }
 
-/// The plan's kernel of a family; a spec of 2-byte pieces where it has none.
-KernelSpec spec_of(const Plan& plan, KernelFamily family) {
+/// The plan's kernel of a family; null where it has none.
+const PlannedKernel* kernel_of(const Plan& plan, KernelFamily family) {
   for (const PlanStep& step : plan.steps) {
-    if (step.gpu_kernel->spec.family == family) return step.gpu_kernel->spec;
+    if (step.gpu_kernel->spec.family == family) return step.gpu_kernel.get();
   }
+  return nullptr;
+}
+
+/// Its spec; one of 2-byte pieces where there is none.
+KernelSpec spec_of(const Plan& plan, KernelFamily family) {
+  const PlannedKernel* const kernel = kernel_of(plan, family);
+  if (kernel != nullptr) return kernel->spec;
   KernelSpec none;
   none.load_bytes = none.store_bytes = 2;
   return none;
@@ -38,14 +47,23 @@ bool has_score_terms(const Plan& plan) {
                      [](const PlanStep& step) { return step.gpu_kernel->spec.score_terms; });
 }
 
-KernelParameters kernel_parameters(KernelFamily family, BackwardParams& params) {
+/// What the kernels of one call take. A launch holds addresses of it.
+struct CallParams {
+  BackwardParams backward{};
+  std::optional<Sm90BackwardParams> sm90;  // for kernels of that family
+};
+
+KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   switch (family) {
+    case KernelFamily::Sm90BackwardPrepare:
+    case KernelFamily::Sm90Backward:
+    case KernelFamily::Sm90BackwardFinish: return {&params.sm90.value()};
     case KernelFamily::FillGradients:
     case KernelFamily::BackwardPrepare:
     case KernelFamily::BackwardSinks:
     case KernelFamily::Sm80BackwardKeys:
     case KernelFamily::Sm80BackwardQueries:
-    case KernelFamily::Sm80BackwardBias: return {&params};
+    case KernelFamily::Sm80BackwardBias: return {&params.backward};
     default: break;
   }
   throw_unknown_kernel("backward");
@@ -98,11 +116,12 @@ BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
 void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
                   Stream stream) {
   const Call call(args.forward.q);
-  const KernelSpec keys = spec_of(plan, KernelFamily::Sm80BackwardKeys);
-  const KernelSpec queries = spec_of(plan, KernelFamily::Sm80BackwardQueries);
+  const PlannedKernel* const sm90 = kernel_of(plan, KernelFamily::Sm90Backward);  // makes all three
+  const KernelSpec keys = sm90 != nullptr ? sm90->spec : spec_of(plan, KernelFamily::Sm80BackwardKeys);
+  const KernelSpec queries = sm90 != nullptr ? sm90->spec : spec_of(plan, KernelFamily::Sm80BackwardQueries);
   const int load_bytes = std::max(keys.load_bytes, queries.load_bytes);
   const bool copied = !workspace_piece(plan, workspace, kPieceDout).empty();
-  call.check_forward(args.forward, load_bytes, 2);
+  call.check_forward(args.forward, load_bytes, sm90 != nullptr ? load_bytes : 2);
   call.check("dout", args.dout, copied ? 2 : load_bytes);
   call.check("dlse", args.dlse, 4);
   call.check("dq", args.dq, queries.store_bytes);
@@ -112,8 +131,12 @@ void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std
   call.check("dbias", args.dbias, static_cast<int>(dtype_bytes(args.dbias.dtype)));
   call.check_workspace(workspace);
 
-  BackwardParams params = backward_params(plan, args, workspace, has_score_terms(plan));
-  params.forward.error_flag = call.error_flag();
+  CallParams params{backward_params(plan, args, workspace, has_score_terms(plan)), std::nullopt};
+  params.backward.forward.error_flag = call.error_flag();
+  if (sm90 != nullptr) {
+    const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };
+    params.sm90 = sm90_backward_params(plan, *sm90, args, workspace, params.backward, encode);
+  }
   call.launch(plan, stream, [&](KernelFamily family) { return kernel_parameters(family, params); });
 }
 

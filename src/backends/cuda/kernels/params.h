@@ -126,6 +126,26 @@ struct BackwardParams {
   int unused;
 };
 
+/// What the sm90 backward kernels are launched with. Blocks of query rows (tile_m of them) are numbered as
+/// the statistics of the rows are (common/gradient_rows.h), over tile_m.
+struct Sm90BackwardParams {
+  TensorMap q;     // boxes of 64 columns x tile_m rows
+  TensorMap k;     // boxes of 64 columns x tile_n rows
+  TensorMap v;     // likewise
+  TensorMap dout;  // as q
+  BackwardParams backward;
+  float* dq_sums;       // [blocks, tile_m * head_dim in the order of the products' registers]
+  int* turns;           // [blocks]: how many tiles have added to dq_sums
+  unsigned* ticket;     // tiles that were drawn
+  int blocks_per_head;  // of query rows: from a head of a sequence to the next
+  int n_blocks;         // tiles of keys of a head
+  // Heads of keys of all sequences whose tiles add in the order of descending keys, and come first; how many
+  // of the others take turns to draw tiles, in ascending order.
+  int descending_heads, ascending_group;
+  int num_tiles;
+  int unused[5];
+};
+
 /// Element type of a tensor whose kernel takes several.
 enum class FloatType : int { F32 = 0, F16 = 1, Bf16 = 2 };
 
@@ -206,6 +226,7 @@ static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
 static_assert(sizeof(Sm90ForwardParams) == 960, "host and device must agree");
 static_assert(sizeof(Sm90DecodeParams) == 832, "host and device must agree");
 static_assert(sizeof(BackwardParams) == 792, "host and device must agree");
+static_assert(sizeof(Sm90BackwardParams) == 1408, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");
 static_assert(sizeof(NaiveParams) == 200, "host and device must agree");
 

@@ -60,4 +60,16 @@ ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
   return before;
 }
 
+/// Until some thread of the GPU has passed this value on. What it had done or seen before, the caller may
+/// rely on.
+ONEPASS_DEVICE void wait_for_value(const int* address, int value) {
+  int x;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
+  } while (x != value);
+}
+ONEPASS_DEVICE void pass_on_value(int* address, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
 }  // namespace onepass::cuda

@@ -1,4 +1,5 @@
-// Shared memory to mma fragments and back. PTX ISA 9.7.14.5.15 (ldmatrix), 9.7.9.11 (st).
+// Shared memory to mma fragments and back. PTX ISA 9.7.14.5.15 (ldmatrix), 9.7.14.5.16 (stmatrix), 9.7.9.8 (ld),
+// 9.7.9.11 (st).
 // fragment_maps.h says which row each lane addresses.
 #pragma once
 
@@ -35,6 +36,25 @@ ONEPASS_DEVICE void store_shared(Uint32 address, const uint4& words) {
 }
 ONEPASS_DEVICE void store_shared(Uint32 address, unsigned short element) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(element) : "memory");
+}
+
+ONEPASS_DEVICE void store_shared(Uint32 address, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit elements, each transposed on the way; lane l gives the address of row l % 8 of
+/// matrix l / 8 in shared memory. sm_90.
+ONEPASS_DEVICE void stmatrix_x4_trans(Uint32 address, const Uint32* r) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+ONEPASS_DEVICE float2 load_shared_pair(Uint32 address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
+  return x;
 }
 
 }  // namespace onepass::cuda

@@ -35,6 +35,14 @@ ONEPASS_DEFINE_PIN(float, "+f")
 ONEPASS_DEFINE_PIN(Uint32, "+r")
 #undef ONEPASS_DEFINE_PIN
 
+/// x is undefined from here on: what it held need not be kept for a product that starts anew, which the
+/// compiler takes for one that reads it.
+template <int kCount>
+ONEPASS_DEVICE void forget(float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(x[i])::"memory");
+}
+
 /// Low word of a matrix descriptor (the high word is constant, wgmma_text.h): where the operand starts, and
 /// the bytes between its 64-column blocks where the product's width crosses them (V). Steps along the operand
 /// are additions of bytes / 16.

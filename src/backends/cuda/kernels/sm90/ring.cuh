@@ -17,4 +17,12 @@ struct RingPosition {
   }
 };
 
+/// The same for a ring of two, in one register.
+struct RoundOfTwo {
+  int count = 0;
+  ONEPASS_DEVICE void advance() { ++count; }
+  ONEPASS_DEVICE int index() const { return count & 1; }
+  ONEPASS_DEVICE int parity() const { return count >> 1 & 1; }
+};
+
 }  // namespace onepass::cuda

@@ -1,0 +1,82 @@
+#include "dispatch/heuristics_sm90_backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "backends/cuda/kernels/common/gradient_rows.h"
+#include "dispatch/heuristics_sm80.h"
+#include "dispatch/tensor_map_limits.h"
+
+namespace onepass {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+constexpr int kTileN = 128;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Queries of a step. S and dP of 128 fit into the registers that a narrow head leaves.
+int choose_tile_m(const AttentionProblem& p) { return p.head_dim <= 64 ? 128 : 64; }
+
+Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& device) {
+  const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, kTileN);
+  Sm90BackwardOrder order;
+  order.num_tiles = heads * n_blocks;
+  if (order.num_tiles == 0) return order;
+  // As many heads as the multiprocessors hold tiles of. With a mask the last ones fill the end of the launch
+  // with short tiles; without one all tiles are alike, and heads by turns hide that a tile waits for its
+  // neighbour.
+  const std::int64_t at_once =
+      p.unmasked() ? device.num_processors / n_blocks : (device.num_processors + n_blocks / 2) / n_blocks;
+  order.ascending_group = std::clamp<std::int64_t>(at_once, 1, heads);
+  if (!p.unmasked()) order.descending_heads = heads - order.ascending_group;
+  return order;
+}
+
+}  // namespace
+
+std::optional<std::string> decline_sm90_backward(const AttentionProblem& p, const DeviceInfo& device) {
+  if (auto reason = decline_hopper(p, device)) return reason;
+  if (p.has_score_terms()) return "takes neither softcap, ALiBi, bias nor a scale that is not positive";
+  if (p.head_dim != p.head_dim_v || (p.head_dim != 64 && p.head_dim != 128)) {
+    return fmt::format("takes head_dim and head_dim_v of both 64 or both 128, and they are {} and {}",
+                       p.head_dim, p.head_dim_v);
+  }
+  if (has_unowned_rows(p) || p.has_seqused_k || p.k_layout != SequenceLayout::Dense)
+    return "takes dense batches whose sequences have all their rows";
+  if (auto reason = decline_tensor_maps(p)) return reason;
+  if (auto reason = decline_gradient_rows(p)) return reason;
+  if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostMappedRows)
+    return "counts rows in 30 bits";
+  const std::int64_t blocks_q = p.batch * p.num_heads_q * ceil_div(p.seqlen_q, cuda::kGradientRowPad);
+  if (std::max(blocks_q, p.batch * p.num_heads_k * ceil_div(p.seqlen_k, kTileN)) > kMaxInt / 256)
+    return "counts tiles in 31 bits";
+  return std::nullopt;
+}
+
+Sm90BackwardConfig choose_sm90_backward(const AttentionProblem& p, const DeviceInfo& device) {
+  KernelSpec spec;
+  spec.family = KernelFamily::Sm90Backward;
+  spec.architecture = 90;
+  spec.dtype = p.q_dtype;
+  spec.head_dim = static_cast<int>(p.head_dim);
+  spec.head_dim_v = static_cast<int>(p.head_dim_v);
+  spec.tile_m = choose_tile_m(p);
+  spec.tile_n = kTileN;
+  spec.num_warps = 12;
+  spec.mask_begin = p.window_left >= 0;
+  spec.mask_end = !p.unmasked();
+  Sm90BackwardConfig config{
+      .prepare = spec, .backward = spec, .finish = spec, .order = choose_order(p, device)};
+  config.prepare.family = KernelFamily::Sm90BackwardPrepare;
+  config.prepare.mask_begin = config.prepare.mask_end = false;  // one for every mask
+  config.finish.family = KernelFamily::Sm90BackwardFinish;
+  config.prepare.num_warps = config.finish.num_warps = 8;
+  config.rows_grid = p.batch * p.num_heads_q * ceil_div(p.seqlen_q, spec.tile_m);
+  config.grid = std::min<std::int64_t>(config.order.num_tiles, device.num_processors);
+  return config;
+}
+
+}  // namespace onepass

@@ -1,0 +1,11 @@
+// kernels/ptx/special.cuh on the emulator.
+#pragma once
+
+#include "ptx/types.cuh"
+#include "tests/emulator/builtins.h"
+
+namespace onepass::cuda {
+
+ONEPASS_DEVICE int thread_index_again() { return static_cast<int>(threadIdx.x); }
+
+}  // namespace onepass::cuda
