@@ -64,6 +64,9 @@ struct ForwardSm90 {
   static constexpr bool kPasses = kMasked && kConsumers == 3;
   // Warpgroups without rows let a tile go by; of three, not where that and a mask or pages exceed registers.
   static constexpr bool kIdles = Spec::kRagged && (kConsumers == 2 || (!kMasked && !Spec::kPaged));
+  // Tiles end where a sequence does, and its first one begins before it: with a mask, the rows that are missing
+  // there would see the fewest keys. Not where tiles that begin with it meet the diagonal in one key block.
+  static constexpr bool kBeginsBefore = kMasked && Spec::kTileM % kTileN != 0;
   static constexpr int kFindAhead = 2;  // key blocks left after this one when the next tile is asked for
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
@@ -172,9 +175,10 @@ struct ForwardSm90 {
 
   /// Whether the tile has rows; fills `found` then.
   ONEPASS_DEVICE bool describe(int batch_idx, int head, int m_block, Work& found) const {
-    const int row0 = m_block * Spec::kTileM;
     const Sequence seq = sequence_at(p, batch_idx);
+    int row0 = m_block * Spec::kTileM;
     if (row0 >= seq.seqlen_q) return false;
+    if constexpr (kBeginsBefore) row0 -= (Spec::kTileM - seq.seqlen_q % Spec::kTileM) % Spec::kTileM;
     found.batch_idx = batch_idx;
     found.head = head;
     found.row0 = row0;
@@ -183,11 +187,11 @@ struct ForwardSm90 {
     if constexpr (kMasked) band = narrow_key_band(p, seq);
     found.band_lower = band.lower;
     found.band_upper = band.upper;
-    const int row_end = min(row0 + Spec::kTileM, seq.seqlen_q);
-    const BasicKeyRange<int> keys = visible_keys(band, seq.seqlen_k, row0, row_end);
+    const int row_begin = max(row0, 0), row_end = min(row0 + Spec::kTileM, seq.seqlen_q);
+    const BasicKeyRange<int> keys = visible_keys(band, seq.seqlen_k, row_begin, row_end);
     found.key_begin = keys.begin;
     found.key_end = keys.end;
-    const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, row0, row_end, kTileN);
+    const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, row_begin, row_end, kTileN);
     const int n_max = max(range.n_block_min + 1, range.n_block_max);  // without keys: one block, masked
     found.n_min = range.n_block_min;
     found.n_max = n_max;
@@ -197,7 +201,7 @@ struct ForwardSm90 {
     if constexpr (kPasses) {
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
-        const int last_row = min(row0 + 64 * i + 63, seq.seqlen_q - 1);
+        const int last_row = min(row0 + 64 * i + 63, row_end - 1);
         if (last_row + band.upper < (n_max - 1) * kTileN && n_max - 1 > range.n_block_min)
           found.unseen |= 1 << i;
       }
@@ -405,7 +409,6 @@ struct ForwardSm90 {
 
   /// S = Q K^T of the K buffer that k_at stands at, issued.
   ONEPASS_DEVICE void score_product(int query_stage) {
-    pin(s);
     wgmma_fence();
     Spec::score_product(s, descriptor_low(shared_q + query_stage * kQueryBytes + consumer * 64 * 128, 16),
                         descriptor_low(shared_k + k_at.index * kKeyBytes, 16));
@@ -444,6 +447,11 @@ struct ForwardSm90 {
   /// Of block n: some row does not see all of it.
   ONEPASS_DEVICE bool is_masked() const { return n >= full_max || (kMaskBegin && n < full_min); }
 
+  /// Of the sequence, not before or past it.
+  ONEPASS_DEVICE static bool is_row(const Work& tile, int row) {
+    return row < tile.seq.seqlen_q && (!kBeginsBefore || row >= 0);
+  }
+
   /// Scores of block n after scale, softcap, ALiBi and bias.
   ONEPASS_DEVICE void change_scores() {
     const Work& tile = barriers.work[work_place];
@@ -453,7 +461,7 @@ struct ForwardSm90 {
       const int i = tile.row0 + own_row + 8 * r;
       const BasicKeyBand<int> band{tile.band_lower, tile.band_upper};
       const BasicKeyRange<int> keys =
-          visible_keys(band, i < tile.seq.seqlen_q ? tile.seq.seqlen_k : 0, i, i + 1);
+          visible_keys(band, is_row(tile, i) ? tile.seq.seqlen_k : 0, i, i + 1);
       const ScoreRow row =
           describe_row<true>(p, KeyRange{keys.begin, keys.end}, tile.seq, tile.batch_idx, tile.head, i);
       apply_score_terms<Element, kTileN / 4>(
@@ -503,10 +511,9 @@ struct ForwardSm90 {
     if constexpr (kConsumers == 3) give_turn();
   }
 
-  ONEPASS_DEVICE void finish_values(Probabilities& used) {
+  ONEPASS_DEVICE void finish_values() {
     wgmma_wait<0>();
     pin(o);
-    pin(used);
     release_values();
   }
 
@@ -515,13 +522,13 @@ struct ForwardSm90 {
   ONEPASS_DEVICE void step_whole(int query_stage, Probabilities& used, Probabilities& made) {
     start_step(query_stage, used);
     softmax.update_whole(s, p.softmax_scale_log2);
-    if constexpr (!Spec::kTwoProbabilities) finish_values(used);
+    if constexpr (!Spec::kTwoProbabilities) finish_values();
     pack(made);
     const bool failed = softmax.failed();
     if (failed) redo_block(query_stage, made);
     softmax.add_block();
     release_keys(query_stage);
-    if constexpr (Spec::kTwoProbabilities) finish_values(used);
+    if constexpr (Spec::kTwoProbabilities) finish_values();
     correct_out(failed);
   }
 
@@ -663,7 +670,7 @@ struct ForwardSm90 {
       if (n == n_min) return;
       start_step(query_stage, probabilities);
       release_keys(query_stage);
-      finish_values(probabilities);
+      finish_values();
     }
   }
 
@@ -693,7 +700,6 @@ struct ForwardSm90 {
         give_turn();
         wgmma_wait<1>();
         pin(o);
-        pin(probabilities);
         release_values();
         store();
         leave_work();
@@ -733,7 +739,7 @@ struct ForwardSm90 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = tile.row0 + own_row + 8 * r;
-      const bool inside = row < tile.seq.seqlen_q;
+      const bool inside = is_row(tile, row);
       const float sink = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -infinity();
       const RowResult result =
           finish_row(softmax.reference[r], quad_sum(softmax.sum[r]), p.softmax_scale_log2, sink);
