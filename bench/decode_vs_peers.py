@@ -5,7 +5,10 @@ One query row for each of B sequences, 32 query heads on 8 key heads, head_dim 1
 graph of calls on as many inputs as exceed the caches (400 MiB of K and V, or one set where that is larger). All read
 the same memory: the cuDNN calls once as [B, S, H, D] and once as [B, H, S, D], the paged ones through a table that
 shuffles the pages of each sequence. Without a mask the order of keys does not matter, so all but the second cuDNN call
-must give the same result; it is checked. Prints a line for each point and writes JSON.
+must give the same result; it is checked. Names that end in a type read a copy of K and V in it, with a factor for each
+head; half the bytes for each key, so that "as fast" is half the time. Prints a line for each point and writes JSON.
+
+--ragged times one batch of sequences of unequal lengths instead, and one of as many keys with equal lengths.
 """
 
 import argparse
@@ -34,6 +37,9 @@ HEADS_Q, HEADS_K, HEAD_DIM = 32, 8, 128
 CONTEXTS, BATCHES = (1024, 4096, 8192, 32768, 131072), (1, 8, 32, 128)
 COLD_BYTES = 400 << 20  # of K and V that a graph walks at least
 ALLOWED_ERROR = 1e-2  # relative, Frobenius norm; docs/spec.md
+ALLOWED_STORED_ERROR = 4e-2  # of K and V rounded to 8 bits, of which 64 keys average little
+STORED = {"f8e4m3": (torch.float8_e4m3fn, 1.0), "f8e5m2": (torch.float8_e5m2, 1.0), "i8": (torch.int8, 32.0)}
+RAGGED_SEQUENCES, RAGGED_SHORTEST, RAGGED_LONGEST = 128, 128, 131072
 BURST_S, PAUSE_S = 0.006, 0.005
 METHOD = "CUDA graphs of calls on rotated inputs; onepass planned beforehand, cuDNN as torch's scaled_dot_product_attention"
 
@@ -65,27 +71,47 @@ def num_sets(batch: int, context: int, device: CudaDevice) -> int:
     return max(1, math.ceil(cold / (4 * set_elements(batch, context))))
 
 
-class OnepassCall:
-    """One planned call; page: 0 for dense keys."""
+def stored_as(name: str, t: torch.Tensor) -> torch.Tensor:
+    """A copy in an 8-bit type, made in parts: what is between has more bytes."""
+    dtype, steps = STORED[name]
+    copy = torch.empty(t.shape, dtype=dtype, device=t.device)
+    for source, target in zip(t.flatten(0, 1).split(1 << 17), copy.flatten(0, 1).split(1 << 17)):
+        target.copy_((source * steps).round().clamp(-128, 127) if dtype == torch.int8 else source)
+    return copy
 
-    def __init__(self, library: Library, device: CudaDevice, q, k, v, page: int, splits: int):
+
+class OnepassCall:
+    """One planned call. page: 0 for dense keys; stored: an 8-bit type of STORED."""
+
+    def __init__(self, library: Library, device: CudaDevice, q, k, v, page: int = 0, splits: int = 0, stored: str = "",
+                 max_seqlen_k: int = -1, **more: torch.Tensor):
         self.device, self.out = device, torch.full_like(q, math.nan)
-        more = {}
+        if stored:
+            k, v = (stored_as(stored, t) for t in (k, v))
+            factor = torch.full((HEADS_K,), 1 / STORED[stored][1], device=q.device)
+            more |= {"k_descale": factor, "v_descale": factor}
         if page:
             batch, context = k.shape[:2]
             pages = context // page
             order = torch.rand(batch, pages, device=q.device).argsort(dim=1)
             first = torch.arange(batch, device=q.device)[:, None] * pages
-            more = {"block_table": (first + order).to(torch.int32),
-                    "seqused_k": torch.full((batch,), context, dtype=torch.int32, device=q.device)}
+            more |= {"block_table": (first + order).to(torch.int32),
+                     "seqused_k": torch.full((batch,), context, dtype=torch.int32, device=q.device)}
             k, v = (t.reshape(batch * pages, page, HEADS_K, HEAD_DIM) for t in (k, v))
-        self.forward = Forward(library, q, k, v, self.out, False, backend=device.backend, num_splits=splits, **more)
+        self.forward = Forward(library, q, k, v, self.out, False, backend=device.backend, num_splits=splits,
+                               max_seqlen_k=max_seqlen_k, **more)
         self.plan = Plan(self.forward)
 
     def __call__(self) -> torch.Tensor:
         self.forward.use_stream(self.device.stream)
         self.plan()
         return self.out
+
+    def facts(self) -> dict:
+        explanation = self.plan.explain()
+        splits = int(re.search(r"^splits +(\d+)", explanation, re.MULTILINE).group(1))
+        k, v = self.forward.kept[1:3]
+        return {"kernel": kernel_name(explanation), "splits": splits, "kv_bytes": k.nbytes + v.nbytes}
 
 
 def cudnn_call(q, k, v) -> Callable:
@@ -94,9 +120,9 @@ def cudnn_call(q, k, v) -> Callable:
 
 
 def contenders_of(args: argparse.Namespace, library: Library, device: CudaDevice) -> dict[str, tuple]:
-    """Name -> (a function that makes a call of a set, the context of its calls, whether its result is checked)."""
-    def onepass(page: int, splits: int = 0):
-        return lambda q, k, v: OnepassCall(library, device, q, k, v, page, splits)
+    """Name -> (a function that makes a call of a set, the context of its calls, the error that is allowed)."""
+    def onepass(page: int, splits: int = 0, stored: str = ""):
+        return lambda q, k, v: OnepassCall(library, device, q, k, v, page, splits, stored)
 
     def cudnn_bshd(q, k, v):
         return cudnn_call(*(t.transpose(1, 2) for t in (q, k, v)))
@@ -105,15 +131,22 @@ def contenders_of(args: argparse.Namespace, library: Library, device: CudaDevice
         batch, context = k.shape[:2]
         return cudnn_call(q.transpose(1, 2), *(t.reshape(batch, HEADS_K, context, HEAD_DIM) for t in (k, v)))
 
-    found = {"cudnn_bshd": (cudnn_bshd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), True),
-             "cudnn_bhsd": (cudnn_bhsd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), False),
-             "dense": (onepass(0), nullcontext, True),
-             "page64": (onepass(64), nullcontext, True),
-             "page16": (onepass(16), nullcontext, True)}
+    found = {"cudnn_bshd": (cudnn_bshd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), ALLOWED_ERROR),
+             "cudnn_bhsd": (cudnn_bhsd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), None)}
+    layouts = {"dense": 0, "page64": 64, "page16": 16}
+    for name, page in layouts.items():
+        found[name] = (onepass(page), nullcontext, ALLOWED_ERROR)
+    usual = [*found, "dense_f8e4m3", "page64_f8e4m3"]
+    for name, page in layouts.items():
+        for stored in STORED:
+            found[f"{name}_{stored}"] = (onepass(page, 0, stored), nullcontext, ALLOWED_STORED_ERROR)
     for splits in filter(None, args.splits.split(",")):
-        found[f"dense_s{splits}"] = (onepass(0, int(splits)), nullcontext, True)
-    wanted = args.contenders.split(",") if args.contenders else list(found)
-    return {name: found[name] for name in found if name in wanted or name.startswith("dense_s")}
+        found[f"dense_s{splits}"] = (onepass(0, int(splits)), nullcontext, ALLOWED_ERROR)
+        usual.append(f"dense_s{splits}")
+    wanted = args.contenders.split(",") if args.contenders else usual
+    if unknown := set(wanted) - set(found):
+        raise SystemExit(f"bench: no contender is called {', '.join(sorted(unknown))}.\n  Allowed: {', '.join(found)}.")
+    return {name: found[name] for name in found if name in wanted}
 
 
 def run_point(batch: int, context: int, memory: Memory, found: dict, rounds: int, deadline: timing.Deadline) -> dict:
@@ -123,21 +156,20 @@ def run_point(batch: int, context: int, memory: Memory, found: dict, rounds: int
             for i in range(num_sets(batch, context, device))]
     queries = [memory.query(batch) for _ in sets]
     timed, scopes, facts, refused, reference = {}, {}, {}, {}, None
-    for name, (make, scope, checked) in found.items():
+    for name, (make, scope, allowed_error) in found.items():
         try:
             with scope():
                 calls = [make(q, k, v) for q, (k, v) in zip(queries, sets)]
                 out = calls[-1]().float()
                 device.synchronize()
                 facts[name] = {}
-                if checked and reference is None:
+                if allowed_error and reference is None:
                     reference = out
-                if checked:
-                    facts[name]["relative_error"] = ((out - reference).norm() / reference.norm()).item()
+                if allowed_error:
+                    facts[name] = {"allowed_error": allowed_error,
+                                   "relative_error": ((out - reference).norm() / reference.norm()).item()}
                 if isinstance(calls[0], OnepassCall):
-                    explanation = calls[0].plan.explain()
-                    splits = int(re.search(r"^splits +(\d+)", explanation, re.MULTILINE).group(1))
-                    facts[name] |= {"kernel": kernel_name(explanation), "splits": splits}
+                    facts[name] |= calls[0].facts()
                 timed[name], scopes[name] = [device.capture(calls)], scope
         except Exception as error:  # whatever a contender raises is its reason
             refused[name] = reason_of(error, [])
@@ -147,25 +179,73 @@ def run_point(batch: int, context: int, memory: Memory, found: dict, rounds: int
     for name in timed:
         summary = timing.summary([s / len(sets) for s in samples[name]])
         result["results"][name] = (summary | facts[name]
-                                   | {"tbytes_per_s": result["kv_bytes"] / summary["median_s"] / 1e12})
+                                   | {"tbytes_per_s": facts[name].get("kv_bytes", result["kv_bytes"])
+                                      / summary["median_s"] / 1e12})
     return result | {"wall_s": round(time.perf_counter() - begin, 2)}
+
+
+def run_ragged(library: Library, device: CudaDevice, rounds: int, shrink: int) -> dict:
+    """A batch of log-uniform lengths, packed and paged, and dense batches of as many keys in sequences of one length.
+    The plan knows the longest length; lengths are in device memory. Every layout reads the same K and V."""
+    generator = torch.Generator().manual_seed(0)
+    shortest, longest = RAGGED_SHORTEST // shrink, RAGGED_LONGEST // shrink
+    draws = torch.rand(RAGGED_SEQUENCES, generator=generator, dtype=torch.float64)
+    page = 64
+    lengths = (shortest * (longest / shortest) ** draws / page).ceil().to(torch.int64) * page
+    mean = int(lengths.sum()) // RAGGED_SEQUENCES // page * page
+    equal = RAGGED_SEQUENCES * mean
+    memory = Memory(device, int(lengths.sum()) * HEADS_K * HEAD_DIM)
+    rows = tuple(t.view(-1, HEADS_K, HEAD_DIM) for t in (memory.k, memory.v))
+    q, on = memory.query(RAGGED_SEQUENCES), {"device": device.torch_device, "dtype": torch.int32}
+    used, ends = lengths.to(**on), lengths.cumsum(0)
+    pages = lengths // page
+    first, table = (ends - lengths) // page, torch.full((RAGGED_SEQUENCES, longest // page + 1), -1, dtype=torch.int32)
+    for b, count in enumerate(pages.tolist()):
+        table[b, :count] = torch.arange(count) + first[b]
+    pool = tuple(t.view(-1, page, HEADS_K, HEAD_DIM) for t in rows)
+    packed = {"cu_seqlens_k": torch.cat([torch.zeros(1, dtype=torch.int64), ends]).to(**on), "max_seqlen_k": longest + page}
+    paged = {"block_table": table.to(device.torch_device), "seqused_k": used}
+    uniform = tuple(t[:equal].view(RAGGED_SEQUENCES, mean, HEADS_K, HEAD_DIM) for t in rows)
+    calls = {"uniform": OnepassCall(library, device, q, *uniform),
+             "uniform_page64": OnepassCall(library, device, q, *uniform, page=page),
+             "ragged_packed": OnepassCall(library, device, q, *rows, **packed),
+             "ragged_page64": OnepassCall(library, device, q, *pool, **paged)}
+    out = {name: call().float() for name, call in calls.items()}
+    device.synchronize()
+    samples = timing.interleave({name: [device.capture([call])] for name, call in calls.items()}, rounds, BURST_S, device)
+    result = {"lengths": lengths.tolist(), "uniform_length": mean, "results": {}}
+    for name, call in calls.items():
+        summary, facts = timing.summary(samples[name]), call.facts()
+        facts["kv_bytes"] = 4 * HEADS_K * HEAD_DIM * (equal if name.startswith("uniform") else int(lengths.sum()))
+        other = out["uniform" if name.startswith("uniform") else "ragged_packed"]
+        facts |= {"allowed_error": ALLOWED_ERROR, "relative_error": ((out[name] - other).norm() / other.norm()).item()}
+        result["results"][name] = summary | facts | {"tbytes_per_s": facts["kv_bytes"] / summary["median_s"] / 1e12}
+    rates = {name: r["tbytes_per_s"] for name, r in result["results"].items()}
+    return result | {"ragged_over_uniform": {"packed": rates["ragged_packed"] / rates["uniform"],
+                                             "page64": rates["ragged_page64"] / rates["uniform_page64"]}}
 
 
 def wrong(point: dict) -> list[str]:
     """A NaN is wrong, too."""
-    return [name for name, r in point["results"].items() if not r.get("relative_error", 0.0) <= ALLOWED_ERROR]
+    return [name for name, r in point["results"].items()
+            if "relative_error" in r and not r["relative_error"] <= r["allowed_error"]]
+
+
+def times_of(point: dict) -> str:
+    return "  ".join(f"{name} {1e6 * r['median_s']:.1f} us {r['tbytes_per_s']:.2f}"
+                     + (f" s{r['splits']}" if "splits" in r else "") for name, r in point["results"].items())
 
 
 def line_of(point: dict) -> str:
-    shown = [f"{name} {1e6 * r['median_s']:.1f} us {r['tbytes_per_s']:.2f}"
-             + (f" s{r['splits']}" if "splits" in r else "") for name, r in point["results"].items()]
-    return f"{point['context']:>7} B {point['batch']:<4}" + "  ".join(shown)
+    return f"{point['context']:>7} B {point['batch']:<4}" + times_of(point)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only points whose CONTEXTxBATCH matches this regular expression")
-    parser.add_argument("--contenders", default="", help="some of cudnn_bshd,cudnn_bhsd,dense,page64,page16")
+    parser.add_argument("--contenders", default="", help="some of cudnn_bshd,cudnn_bhsd,dense,page64,page16 and, with "
+                        "_f8e4m3, _f8e5m2 or _i8 at the end, the last three on K and V of 8 bits")
+    parser.add_argument("--ragged", action="store_true", help="a batch of unequal lengths instead of the points")
     parser.add_argument("--splits", default="", help="numbers of splits to time besides, such as 1,2,4,8")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, help="seconds after which no point and no round starts")
@@ -190,11 +270,21 @@ def main() -> int:
         name_nvrtc_of_torch()
     library = Library((args.library or find_library(ROOT)).resolve())
     found = contenders_of(args, library, device)
+    facts = {"gpu": device.facts(),
+             "versions": {"onepass": library.version(), "torch": torch.__version__} | device.versions(),
+             "commit": args.commit or machine.commit(ROOT), "date": datetime.date.today().isoformat(),
+             "rounds": args.rounds, "method": METHOD}
+    if args.ragged:
+        with torch.inference_mode():
+            ragged = run_ragged(library, device, args.rounds, shrink)
+        print(times_of(ragged), ragged["ragged_over_uniform"], file=sys.stderr)
+        args.out.write_text(json.dumps(facts | {"ragged": ragged}, indent=1) + "\n")
+        for name in wrong(ragged):
+            print(f"bench: {name} is wrong", file=sys.stderr)
+        print(args.out)
+        return 1 if wrong(ragged) else 0
     memory = Memory(device, max(set_elements(*point) * num_sets(*point, device) for point in points))
-    result = {"gpu": device.facts(),
-              "versions": {"onepass": library.version(), "torch": torch.__version__} | device.versions(),
-              "commit": args.commit or machine.commit(ROOT), "date": datetime.date.today().isoformat(),
-              "rounds": args.rounds, "method": METHOD, "points": []}
+    result = facts | {"points": []}
     failures = []
     with torch.inference_mode():
         for batch, context in points:

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 MAX_RANK = 5
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 5}
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 3, torch.float8_e5m2: 4,
+          torch.int32: 5, torch.int8: 6}
 DEVICES = {"cpu": 0, "cuda": 1}
 CAUSAL_BOTTOM_RIGHT = 1
 BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "cuda": 3}
@@ -49,7 +50,7 @@ class Forward:
     more: further tensors by their names in the arguments, such as block_table and seqused_k."""
 
     def __init__(self, library: "Library", q, k, v, out, causal: bool, num_threads: int = 0, backend: str = "auto",
-                 num_splits: int = 0, **more: torch.Tensor):
+                 num_splits: int = 0, max_seqlen_k: int = -1, **more: torch.Tensor):
         self.library = library
         self.kept = (q, k, v, out, *more.values())
         self.views = [describe(t) for t in self.kept]
@@ -61,6 +62,7 @@ class Forward:
         self.options.causal = CAUSAL_BOTTOM_RIGHT if causal else 0
         self.options.num_threads = num_threads
         self.options.num_splits = num_splits
+        self.options.max_seqlen_k = max_seqlen_k
         self.options.backend = BACKENDS[backend]
         self.pointers = (byref(self.args), byref(self.options))
 

@@ -58,7 +58,8 @@ class Loader {
   // The same order in memory, so that strides stay. Values past the target's range are the caller's mistake.
   TensorView converted(const char* option, const TensorView& from, DType dtype) {
     if (from.dtype == DType::I32) {
-      throw_invalid(kCall, fmt::format("{} holds i32", option), "f32, f16, bf16, f8e4m3 or f8e5m2 elements",
+      throw_invalid(kCall, fmt::format("{} holds i32", option),
+                    "f32, f16, bf16, f8e4m3, f8e5m2 or i8 elements",
                     fmt::format("store {} as a float type", option));
     }
     io::HostTensor tensor =

@@ -71,7 +71,10 @@ std::uint8_t to_f8(DType dtype, float x) {
 }
 
 void store(const TensorView& view, std::int64_t offset, float x) {
-  if (dtype_bytes(view.dtype) == 1) {
+  if (view.dtype == DType::I8) {
+    const float nearest = std::clamp(std::round(x), -128.0f, 127.0f);
+    static_cast<std::int8_t*>(view.data)[offset] = static_cast<std::int8_t>(nearest);
+  } else if (dtype_bytes(view.dtype) == 1) {
     static_cast<std::uint8_t*>(view.data)[offset] = to_f8(view.dtype, x);
   } else {
     store_float(view.data, view.dtype, offset, x);
@@ -185,7 +188,7 @@ class Filler {
     fill_per_head(args().alibi_slopes, Stream::Slopes, [](Random& r) { return 0.5 * r.uniform(); });
     fill_per_head(args().sinks, Stream::Sinks,
                   [](Random& r) { return 2.0 * static_cast<double>(r.normal()); });
-    const auto factor = [](Random& r) { return 0.25 + r.uniform(); };
+    const auto factor = [this](Random& r) { return (0.25 + r.uniform()) / stored_steps(); };
     fill_per_head(args().k_descale, Stream::DescaleK, factor);
     fill_per_head(args().v_descale, Stream::DescaleV, factor);
   }
@@ -214,9 +217,14 @@ class Filler {
 
   void fill_row(const TensorView& view, std::int64_t offset, std::int64_t dim_stride, std::int64_t dims,
                 Random random, double mean) const {
+    const float steps = view.dtype == DType::I8 ? stored_steps() : 1.0f;
     for (std::int64_t d = 0; d < dims; ++d) {
-      store(view, offset + d * dim_stride, static_cast<float>(mean) + random.normal());
+      store(view, offset + d * dim_stride, steps * (static_cast<float>(mean) + random.normal()));
     }
+  }
+  /// Of K and V in 1, where integers with factors fill their range.
+  float stored_steps() const {
+    return c_.kv_dtype == DType::I8 && c_.descale != PerHead::None ? 32.0f : 1.0f;
   }
 
   void fill_queries() {

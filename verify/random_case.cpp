@@ -134,7 +134,7 @@ Case random_case(Random& random, double max_work, std::span<const HeadDims> head
   mask(random, c);
   scores(random, c);
   layout(random, c);
-  if (random.chance(15)) c.kv_dtype = one_of(random, {DType::F8E4M3, DType::F8E5M2});
+  if (random.chance(15)) c.kv_dtype = one_of(random, {DType::F8E4M3, DType::F8E5M2, DType::I8});
   if (random.chance(c.kv_dtype == c.dtype ? 5 : 70)) {
     c.descale = one_of(random, {PerHead::One, PerHead::Heads, PerHead::BatchHeads});
   }

@@ -30,6 +30,7 @@ const char* npy_descr(DType dtype) {
     case DType::F8E4M3:
     case DType::F8E5M2: return "|V1";  // numpy itself cannot load <f1
     case DType::I32: return "<i4";
+    case DType::I8: return "|i1";
   }
   return "";
 }
@@ -42,6 +43,7 @@ StoredType stored_type(const std::string& descr, std::optional<DType> raw_type, 
   static constexpr std::array kPlain = {
       Known{"<f4", StoredType::F32}, Known{"<f2", StoredType::F16}, Known{"<f8", StoredType::F64},
       Known{"<i4", StoredType::I32}, Known{"<i8", StoredType::I64}, Known{"<f1", StoredType::F8E5M2},
+      Known{"|i1", StoredType::I8},
   };
   const bool raw2 = descr == "<V2" || descr == "|V2";
   const bool bytes2 = raw2 || descr == "<u2";
@@ -66,8 +68,8 @@ StoredType stored_type(const std::string& descr, std::optional<DType> raw_type, 
   if (bytes1) fix = "name the type after the file, x.npy:f8e4m3 or x.npy:f8e5m2";
   context.fail(
       given,
-      "<f4, <f2, <V2 (bf16), <f1 (f8e5m2), <i4, and <f8, <i8 (converted); with :bf16 or :f16 also <u2 and "
-      "<V2, with :f8e4m3 or :f8e5m2 |u1 and |V1",
+      "<f4, <f2, <V2 (bf16), <f1 (f8e5m2), |i1, <i4, and <f8, <i8 (converted); with :bf16 or :f16 also <u2 "
+      "and <V2, with :f8e4m3 or :f8e5m2 |u1 and |V1",
       fix);
 }
 

@@ -28,7 +28,8 @@ constexpr std::array kDtypeNames = {
     DtypeName{"F32", StoredType::F32},        DtypeName{"F16", StoredType::F16},
     DtypeName{"BF16", StoredType::BF16},      DtypeName{"F8_E4M3", StoredType::F8E4M3},
     DtypeName{"F8_E5M2", StoredType::F8E5M2}, DtypeName{"I32", StoredType::I32},
-    DtypeName{"F64", StoredType::F64},        DtypeName{"I64", StoredType::I64},
+    DtypeName{"I8", StoredType::I8},          DtypeName{"F64", StoredType::F64},
+    DtypeName{"I64", StoredType::I64},
 };
 
 std::string_view name_of(DType dtype) {
@@ -92,7 +93,7 @@ HostTensor read_safetensors(const ByteSource& source, const std::string& name, c
                    [&](const DtypeName& known_name) { return known_name.name == entry.dtype; });
   if (known == kDtypeNames.end()) {
     context.fail(fmt::format("holds tensor {} of dtype {}", quote(entry.name), quote(entry.dtype)),
-                 "F32, F16, BF16, F8_E4M3, F8_E5M2, I32, and F64, I64 (converted)",
+                 "F32, F16, BF16, F8_E4M3, F8_E5M2, I8, I32, and F64, I64 (converted)",
                  "convert the tensor to one of these and save it again");
   }
   return load_tensor(source, {known->type, entry.shape, false, data_begin + entry.begin}, context);

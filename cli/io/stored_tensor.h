@@ -13,7 +13,7 @@
 namespace onepass::io {
 
 /// Element types in files. The last two are converted while reading.
-enum class StoredType : std::uint8_t { F32, F16, BF16, F8E4M3, F8E5M2, I32, F64, I64 };
+enum class StoredType : std::uint8_t { F32, F16, BF16, F8E4M3, F8E5M2, I8, I32, F64, I64 };
 
 /// The type that a stored type is read as.
 constexpr DType dtype_of(StoredType type) {
@@ -24,6 +24,7 @@ constexpr DType dtype_of(StoredType type) {
     case StoredType::BF16: return DType::BF16;
     case StoredType::F8E4M3: return DType::F8E4M3;
     case StoredType::F8E5M2: return DType::F8E5M2;
+    case StoredType::I8: return DType::I8;
     case StoredType::I32:
     case StoredType::I64: return DType::I32;
   }

@@ -19,8 +19,8 @@ namespace onepass::io {
 
 /// Reads one tensor into memory: its bytes are copied once, from the file to their place.
 ///
-/// Stored types f32, f16, bf16, f8e4m3, f8e5m2 and i32 stay as they are. i64 becomes i32 and f64 becomes f32
-/// (rounded to nearest); a value that does not fit is refused. Column-major .npy files become strides. A
+/// Stored types f32, f16, bf16, f8e4m3, f8e5m2, i8 and i32 stay as they are. i64 becomes i32 and f64 becomes
+/// f32 (rounded to nearest); a value that does not fit is refused. Column-major .npy files become strides. A
 /// scalar (rank 0) becomes shape [1].
 /// @throws InvalidArgument when the spec, the file or its contents are not as documented, before memory is
 ///   allocated for the elements; EnvironmentError when memory is short or the disk fails.

@@ -55,7 +55,7 @@ struct Stream {
 ///   paged   k [pages, page_size, Hk, D], v [pages, page_size, Hk, Dv]; block_table and seqused_k present
 /// Other orders of dimensions are the same with exchanged strides: see onepass::transpose.
 ///
-/// Dtypes: q, k, v, out one of f32, f16, bf16, all equal; k and v may both be f8 instead.
+/// Dtypes: q, k, v, out one of f32, f16, bf16, all equal; k and v may both be f8 or i8 instead.
 struct ForwardArguments {
   TensorView q, k, v;
   TensorView out;          ///< written: every element
@@ -72,7 +72,7 @@ struct ForwardArguments {
   /// optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk], the longest lengths or more: added to the score
   TensorView bias;
   TensorView sinks;      ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
-  TensorView k_descale;  ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8)
+  TensorView k_descale;  ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8, i8)
   TensorView v_descale;  ///< optional, likewise for V
 };
 

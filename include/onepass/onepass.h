@@ -59,7 +59,8 @@ enum {
   ONEPASS_DTYPE_BF16 = 2,
   ONEPASS_DTYPE_F8E4M3 = 3, /* OCP e4m3 without infinities; K and V only */
   ONEPASS_DTYPE_F8E5M2 = 4, /* K and V only */
-  ONEPASS_DTYPE_I32 = 5     /* index tensors only */
+  ONEPASS_DTYPE_I32 = 5,    /* index tensors only */
+  ONEPASS_DTYPE_I8 = 6      /* K and V only, with factors (k_descale, v_descale) as a rule */
 };
 
 /* Where memory lives (onepass_tensor.device). */
@@ -104,7 +105,7 @@ typedef struct onepass_tensor {
  *
  * Symbols: B sequences, Sq/Sk query/key length, Hq/Hk query/key heads (Hq a multiple of Hk), D head_dim of
  * Q and K, Dv head_dim of V and out (1 to 1024 both), Tq/Tk rows of packed buffers.
- * Dtypes: q and out one of f32, f16, bf16, equal; k and v equal to each other, of q's dtype or f8.
+ * Dtypes: q and out one of f32, f16, bf16, equal; k and v equal to each other, of q's dtype, f8 or i8.
  *
  *   dense   q [B, Sq, Hq, D]   out [B, Sq, Hq, Dv]   softmax_lse [B, Hq, Sq]
  *   packed  q [Tq, Hq, D]      out [Tq, Hq, Dv]      softmax_lse [Hq, Tq]      with cu_seqlens_q

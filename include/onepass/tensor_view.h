@@ -12,8 +12,8 @@
 
 namespace onepass {
 
-/// Element types. F8* are accepted for K and V only; I32 for index tensors only.
-enum class DType : std::uint8_t { F32, F16, BF16, F8E4M3, F8E5M2, I32 };
+/// Element types. F8* and I8 are accepted for K and V only; I32 for index tensors only.
+enum class DType : std::uint8_t { F32, F16, BF16, F8E4M3, F8E5M2, I32, I8 };
 
 /// Bytes of one element.
 constexpr std::int64_t dtype_bytes(DType dtype) {
@@ -23,12 +23,13 @@ constexpr std::int64_t dtype_bytes(DType dtype) {
     case DType::F16:
     case DType::BF16: return 2;
     case DType::F8E4M3:
-    case DType::F8E5M2: return 1;
+    case DType::F8E5M2:
+    case DType::I8: return 1;
   }
   return 0;
 }
 
-/// "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i32".
+/// "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i32", "i8".
 ONEPASS_API const char* dtype_name(DType dtype) noexcept;
 
 /// Where the memory lives.
@@ -105,7 +106,7 @@ ONEPASS_API TensorView from_dlpack_fields(const DlpackFields& fields);
 /// A view of a DLPack tensor. byte_offset is added to the address, NULL strides mean row-major,
 /// strides of size-1 dimensions are ignored (set to the row-major value).
 /// Devices: kDLCPU (1), kDLCUDA (2), kDLCUDAHost (3, read as CPU), kDLCUDAManaged (13, read as CUDA).
-/// Dtypes: float 32 and 16 (code 2), bfloat 16 (4), float8_e4m3fn (10), float8_e5m2 (12), int 32 (0).
+/// Dtypes: float 32 and 16 (code 2), bfloat 16 (4), float8_e4m3fn (10), float8_e5m2 (12), int 32 and 8 (0).
 /// @throws InvalidArgument on another device, dtype, no dimension or more than kMaxRank, a negative extent,
 ///   an address that is not aligned to the element, or lanes != 1.
 template <DlpackTensor T>

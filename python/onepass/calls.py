@@ -28,7 +28,7 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
 
     Args:
         q: [B, Sq, Hq, D], float32, float16 or bfloat16; any strides on the CPU, last stride 1 on a GPU.
-        k: [B, Sk, Hk, D], q's dtype, or float8_e4m3fn or float8_e5m2.
+        k: [B, Sk, Hk, D], q's dtype, or float8_e4m3fn, float8_e5m2 or int8.
         v: [B, Sk, Hk, Dv], k's dtype.
         causal: True (or "bottom-right"): row i sees the keys j <= i + Sk - Sq; "top-left": j <= i.
         window: (left, right): row i sees i + Sk - Sq - left <= j <= i + Sk - Sq + right; -1 is no limit on that side.

@@ -33,9 +33,10 @@ struct NumpyType {
 };
 
 constexpr std::array kNumpyTypes = {
-    NumpyType{"float32", {2, 32, 1}},       NumpyType{"float16", {2, 16, 1}},
-    NumpyType{"bfloat16", {4, 16, 1}},      NumpyType{"int32", {0, 32, 1}},
-    NumpyType{"float8_e4m3fn", {10, 8, 1}}, NumpyType{"float8_e5m2", {12, 8, 1}}};
+    NumpyType{"float32", {2, 32, 1}},    NumpyType{"float16", {2, 16, 1}},
+    NumpyType{"bfloat16", {4, 16, 1}},   NumpyType{"int32", {0, 32, 1}},
+    NumpyType{"int8", {0, 8, 1}},        NumpyType{"float8_e4m3fn", {10, 8, 1}},
+    NumpyType{"float8_e5m2", {12, 8, 1}}};
 
 dlpack::DataType numpy_type(nb::handle dtype) {
   const std::string name = text_of(nb::getattr(dtype, "name"));
@@ -44,7 +45,7 @@ dlpack::DataType numpy_type(nb::handle dtype) {
     if (native && type.name == name) return type.value;
   }
   throw_invalid("array", fmt::format("dtype is {}{}", name, native ? "" : " in another byte order"),
-                "float32, float16, int32, and from ml_dtypes bfloat16, float8_e4m3fn, float8_e5m2",
+                "float32, float16, int32, int8, and from ml_dtypes bfloat16, float8_e4m3fn, float8_e5m2",
                 "convert it with astype");
 }
 

@@ -30,7 +30,8 @@ static_assert(static_cast<int>(DType::F32) == ONEPASS_DTYPE_F32 &&
               static_cast<int>(DType::BF16) == ONEPASS_DTYPE_BF16 &&
               static_cast<int>(DType::F8E4M3) == ONEPASS_DTYPE_F8E4M3 &&
               static_cast<int>(DType::F8E5M2) == ONEPASS_DTYPE_F8E5M2 &&
-              static_cast<int>(DType::I32) == ONEPASS_DTYPE_I32);
+              static_cast<int>(DType::I32) == ONEPASS_DTYPE_I32 &&
+              static_cast<int>(DType::I8) == ONEPASS_DTYPE_I8);
 static_assert(static_cast<int>(DeviceKind::Cpu) == ONEPASS_DEVICE_CPU &&
               static_cast<int>(DeviceKind::Cuda) == ONEPASS_DEVICE_CUDA);
 static_assert(static_cast<int>(Causal::None) == ONEPASS_CAUSAL_NONE &&
@@ -84,8 +85,8 @@ Enum enum_value(const char* call, const char* name, const char* field, std::int3
 }
 
 DType dtype_value(const char* call, const char* name, const char* field, std::int32_t value) {
-  return enum_value(call, name, field, value, DType::I32,
-                    "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32)");
+  return enum_value(call, name, field, value, DType::I8,
+                    "0 (f32), 1 (f16), 2 (bf16), 3 (f8e4m3), 4 (f8e5m2), 5 (i32), 6 (i8)");
 }
 
 bool flag(const char* call, const char* name, std::int32_t value) {

@@ -65,10 +65,11 @@ DType dlpack_dtype(const detail::DlpackFields& f) {
     if (f.code == kDlFloat8E4M3Fn && f.bits == 8) return DType::F8E4M3;
     if (f.code == kDlFloat8E5M2 && f.bits == 8) return DType::F8E5M2;
     if (f.code == kDlInt && f.bits == 32) return DType::I32;
+    if (f.code == kDlInt && f.bits == 8) return DType::I8;
   }
   throw_invalid(kDlpackCall, fmt::format("dtype has code {}, bits {}, lanes {}", f.code, f.bits, f.lanes),
                 "f32 (code 2, bits 32), f16 (2, 16), bf16 (4, 16), f8 e4m3fn (10, 8), f8 e5m2 (12, 8), "
-                "i32 (0, 32), each with lanes 1",
+                "i32 (0, 32), i8 (0, 8), each with lanes 1",
                 "convert the tensor to one of these");
 }
 
@@ -117,6 +118,7 @@ const char* dtype_name(DType dtype) noexcept {
     case DType::F8E4M3: return "f8e4m3";
     case DType::F8E5M2: return "f8e5m2";
     case DType::I32: return "i32";
+    case DType::I8: return "i8";
   }
   return "unknown";
 }

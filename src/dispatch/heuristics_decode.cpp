@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/kernels/sm90/decode_layout.h"
+#include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 #include "problem/validate.h"
 
@@ -43,49 +44,67 @@ struct Form {
 
 constexpr std::int64_t kMostSplits = 64;
 
+/// Keys of a tile. With 8-bit elements twice as many are as many bytes: blocks that stay take those, whose
+/// larger copies are read faster; the others have the smaller tiles of a small problem.
+int tile_keys(const AttentionProblem& p, bool stays) {
+  const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
+  if (dtype_bytes(p.kv_dtype) == 1) return stays && wide <= 128 ? 256 : 128;
+  return wide <= 128 ? 128 : 64;
+}
+
+/// What a tile of keys takes to read, in tiles of 16-bit elements of single items, which costs are in.
+double tile_cost(const AttentionProblem& p, bool stays) {
+  const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
+  return static_cast<double>(tile_keys(p, stays) * dtype_bytes(p.kv_dtype)) / (wide <= 128 ? 256 : 128);
+}
+
 /// Blocks of one item. A little more than half as many as processors read at full speed, fewer do not, more
 /// share it. Each costs a tile of keys more than it reads, for its start and the merge of its part.
-Form single_items(const DeviceInfo& device, std::int64_t tiles, std::int64_t key_tiles, std::int64_t splits) {
+Form single_items(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
+                  std::int64_t splits) {
+  const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_keys(p, false));
   const std::int64_t enough = std::max(1, device.num_processors * 53 / 100);
   const std::int64_t resident = std::int64_t{device.num_processors} * kBlocksOfProcessor;
   const std::int64_t blocks = tiles * splits, whole_waves = blocks / resident, rest = blocks % resident;
   const std::int64_t in_turn = whole_waves * resident + (rest > 0 ? std::max(rest, enough) : 0);
-  return {false, splits, blocks,
-          static_cast<double>(in_turn) * static_cast<double>(ceil_div(key_tiles, splits) + 1)};
+  const double item = static_cast<double>(ceil_div(key_tiles, splits)) * tile_cost(p, false) + 1;
+  return {false, splits, blocks, static_cast<double>(in_turn) * item};
 }
 
 /// Blocks that stay, one for a processor; those of all heads of a sequence run side by side. They start and
 /// merge under the copies of the next item, and less in flight at once is read faster, by 4 %.
-Form staying(const DeviceInfo& device, std::int64_t tiles, std::int64_t tiles_per_sequence,
-             std::int64_t key_tiles, std::int64_t splits) {
+Form staying(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles, std::int64_t splits) {
   constexpr double kGain = 1.04, kCostOfItem = 0.3;
+  const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_keys(p, true));
+  const std::int64_t tiles_per_sequence =
+      std::max<std::int64_t>(1, tiles / std::max<std::int64_t>(1, p.batch));  // of no sequences, too
   std::int64_t grid = device.num_processors;
   if (tiles_per_sequence < grid) grid = grid / tiles_per_sequence * tiles_per_sequence;
   const auto rounds = static_cast<double>(ceil_div(tiles * splits, grid));
-  const double item = static_cast<double>(ceil_div(key_tiles, splits)) + kCostOfItem;
+  const double item = static_cast<double>(ceil_div(key_tiles, splits)) * tile_cost(p, true) + kCostOfItem;
   return {true, splits, std::min(grid, tiles * splits), static_cast<double>(grid) * rounds * item / kGain};
 }
 
 /// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
 /// ones that with the fewest splits, and that whose blocks stay. requested_splits: 0 for any number.
-Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles, int tile_n,
+Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
                  int requested_splits) {
   constexpr double kLongRead =
       56e-6;  // seconds of reading at the published speed; below, blocks that stay lose
-  const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_n);
   const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
-  const auto bytes = static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * 2);
+  const auto bytes =
+      static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * dtype_bytes(p.kv_dtype));
   const bool may_stay =
       device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second;
-  const std::int64_t tiles_per_sequence =
-      std::max<std::int64_t>(1, tiles / std::max<std::int64_t>(1, p.batch));  // of no sequences, too
   std::vector<Form> forms;
   const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
   const std::int64_t last =
-      requested_splits > 0 ? first : std::clamp<std::int64_t>(key_tiles, 1, kMostSplits);
+      requested_splits > 0
+          ? first
+          : std::clamp<std::int64_t>(ceil_div(p.seqlen_k, tile_keys(p, false)), 1, kMostSplits);
   for (std::int64_t splits = first; splits <= last; ++splits) {
-    if (may_stay) forms.push_back(staying(device, tiles, tiles_per_sequence, key_tiles, splits));
-    forms.push_back(single_items(device, tiles, key_tiles, splits));
+    if (may_stay) forms.push_back(staying(p, device, tiles, splits));
+    forms.push_back(single_items(p, device, tiles, splits));
   }
   const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
   const double best = std::min_element(forms.begin(), forms.end(), cheaper)->cost;
@@ -96,6 +115,10 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
 
 std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const DeviceInfo& device) {
   if (auto reason = decline_hopper(p, device)) return reason;
+  const bool eight_bits = p.kv_dtype != p.q_dtype && dtype_bytes(p.kv_dtype) == 1;
+  if (!eight_bits) {
+    if (auto reason = decline_stored_types(p)) return reason;
+  }
   if (p.has_bias) return "takes no bias";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 16 != 0 || p.head_dim_v % 16 != 0) {
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 16, and they are {} and {}",
@@ -103,7 +126,7 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const 
   }
   const std::int64_t rows = p.seqlen_q * p.group();
   const std::int64_t most_rows = most_tile_rows(p) * (p.seqlen_k < kManyKeys ? 1 : kMostTiles);
-  if (rows > most_rows) {
+  if (rows > most_rows && !eight_bits) {  // which no other kernel takes
     return fmt::format(
         "is for up to {} query rows of a key head with {} keys, and there are {} ({} heads of {})", most_rows,
         p.seqlen_k, rows, p.group(), p.seqlen_q);
@@ -112,7 +135,8 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const 
   const RowExtents extents = key_rows(p);
   if (std::max({p.seqlen_k, p.total_q, extents.batch, extents.rows}) > kMostMappedRows)
     return "counts rows in 30 bits";
-  if (p.batch * p.num_heads_k > kMaxInt / (kMostTiles * kMaxSplits))
+  const std::int64_t row_tiles = std::max(kMostTiles, ceil_div(rows, most_tile_rows(p)));
+  if (row_tiles > kMaxInt || p.batch * p.num_heads_k > kMaxInt / kMaxSplits / row_tiles)
     return "has more work than one grid holds";
   return std::nullopt;
 }
@@ -124,19 +148,20 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.family = KernelFamily::Sm90Decode;
   spec.architecture = 90;
   spec.dtype = p.q_dtype;
+  if (p.kv_dtype != p.q_dtype) spec.kv_dtype = p.kv_dtype;
   spec.head_dim = static_cast<int>(p.head_dim);
   spec.head_dim_v = static_cast<int>(p.head_dim_v);
   const std::int64_t rows = std::max<std::int64_t>(1, p.seqlen_q * p.group());
   const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
   spec.tile_m = static_cast<int>(ceil_div(ceil_div(rows, row_tiles), 8) * 8);
-  spec.tile_n = std::max(p.head_dim, p.head_dim_v) <= 128 ? 128 : 64;
   spec.num_warps = kConsumerWarps + 1;
   spec.pack_gqa = true;
   spec.paged = p.k_layout == SequenceLayout::Paged;
   spec.score_terms = p.has_score_terms();
 
   config.tiles = row_tiles * p.num_heads_k * p.batch;
-  const Form form = choose_form(p, device, config.tiles, spec.tile_n, requested_splits);
+  const Form form = choose_form(p, device, config.tiles, requested_splits);
+  spec.tile_n = tile_keys(p, form.stays);
   config.num_splits = static_cast<int>(form.splits);
   config.grid = form.grid;
   config.order.num_items = config.tiles * form.splits;
@@ -144,12 +169,15 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.stays = form.stays;
   // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
   spec.cluster = form.splits == cuda::kClusterBlocks && !form.stays && form.grid <= device.num_processors;
-  const int slot_bytes = cuda::decode_slot_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v);
+  const int slot_bytes =
+      cuda::decode_slot_bytes(spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
+                              cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)));
   if (form.stays) {
     spec.min_blocks = 1;
     spec.stages = kStayingRingBytes / slot_bytes;
+    const std::int64_t read_bytes = spec.tile_n * std::max(p.head_dim, p.head_dim_v) * kv_bytes(spec);
     const double slots = (spec.paged ? kPagedBytesInFlight : kBytesInFlight) /
-                         static_cast<double>(std::max<std::int64_t>(1, form.grid) * slot_bytes);
+                         static_cast<double>(std::max<std::int64_t>(1, form.grid) * read_bytes);
     config.order.slots_in_flight = std::clamp(static_cast<int>(std::lround(slots)), 2, spec.stages);
   } else {
     spec.min_blocks = kBlocksOfProcessor;

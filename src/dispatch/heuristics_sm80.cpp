@@ -58,6 +58,13 @@ bool has_unowned_rows(const AttentionProblem& problem) {
   return problem.has_seqused_q || problem.q_layout == SequenceLayout::Packed;
 }
 
+std::optional<std::string> decline_stored_types(const AttentionProblem& p) {
+  if (p.kv_dtype != p.q_dtype)
+    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
+  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  return std::nullopt;
+}
+
 std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const DeviceInfo& device,
                                                 int requested_splits) {
   if (device.kind != DeviceInfo::Kind::Cuda) return "runs on an NVIDIA GPU, and the device is a CPU";
@@ -66,9 +73,7 @@ std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const
                        device.compute_capability / 10, device.compute_capability % 10);
   }
   if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
-  if (p.kv_dtype != p.q_dtype)
-    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
-  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
+  if (auto reason = decline_stored_types(p)) return reason;
   if (p.head_dim > 576 || p.head_dim_v > 512) {
     return fmt::format("takes head_dim up to 576 and head_dim_v up to 512, and they are {} and {}",
                        p.head_dim, p.head_dim_v);

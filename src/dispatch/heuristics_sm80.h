@@ -18,6 +18,9 @@ struct Sm80ForwardConfig {
   bool operator==(const Sm80ForwardConfig&) const = default;
 };
 
+/// Why k and v are not for kernels that take them in q's dtype as they are; empty when they are.
+std::optional<std::string> decline_stored_types(const AttentionProblem& problem);
+
 /// Why the family does not take a problem on a device; empty when it does. requested_splits: 0 leaves the
 /// choice to the heuristic.
 std::optional<std::string> decline_sm80_forward(const AttentionProblem& problem, const DeviceInfo& device,

@@ -54,6 +54,7 @@ std::int64_t choose_head_group(const AttentionProblem& p, const DeviceInfo& devi
 std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const DeviceInfo& device,
                                                 int requested_splits) {
   if (auto reason = decline_hopper(p, device)) return reason;
+  if (auto reason = decline_stored_types(p)) return reason;
   if (requested_splits > 1) return "does not split the keys";
   if (p.head_dim > 256 || p.head_dim_v > 256 || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 8, and they are {} and {}",

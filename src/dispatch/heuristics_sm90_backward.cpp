@@ -39,6 +39,7 @@ Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& devi
 
 std::optional<std::string> decline_sm90_backward(const AttentionProblem& p, const DeviceInfo& device) {
   if (auto reason = decline_hopper(p, device)) return reason;
+  if (auto reason = decline_stored_types(p)) return reason;
   if (p.has_score_terms()) return "takes neither softcap, ALiBi, bias nor a scale that is not positive";
   if (p.head_dim != p.head_dim_v || (p.head_dim != 64 && p.head_dim != 128)) {
     return fmt::format("takes head_dim and head_dim_v of both 64 or both 128, and they are {} and {}",

@@ -10,9 +10,9 @@
 namespace onepass {
 namespace {
 
-/// A dimension of this extent and stride (elements of 16 bits): 16-byte steps forward, below 2^40 bytes.
-bool fits(std::int64_t extent, std::int64_t stride) {
-  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (std::int64_t{1} << 39));
+/// A dimension of this extent and stride (elements): 16-byte steps forward, below 2^40 bytes.
+bool fits(std::int64_t extent, std::int64_t stride, std::int64_t bytes) {
+  return extent <= 1 || (stride > 0 && stride * bytes % 16 == 0 && stride < (std::int64_t{1} << 40) / bytes);
 }
 
 struct MappedTensor {
@@ -20,12 +20,14 @@ struct MappedTensor {
   RowExtents extents;
   std::int64_t heads;
   TensorStrides strides;
+  DType dtype;
 };
 
 std::optional<std::string> decline_strides(std::initializer_list<MappedTensor> tensors) {
-  for (const auto& [name, extents, heads, strides] : tensors) {
-    if (strides.dim == 1 && fits(extents.batch, strides.batch) && fits(extents.rows, strides.row) &&
-        fits(heads, strides.head))
+  for (const auto& [name, extents, heads, strides, dtype] : tensors) {
+    const std::int64_t bytes = dtype_bytes(dtype);
+    if (strides.dim == 1 && fits(extents.batch, strides.batch, bytes) &&
+        fits(extents.rows, strides.row, bytes) && fits(heads, strides.head, bytes))
       continue;
     return fmt::format(
         "needs strides of {} that are positive multiples of 16 bytes, and stride 1 in the last dimension",
@@ -60,10 +62,6 @@ std::optional<std::string> decline_hopper(const AttentionProblem& p, const Devic
                        device.compute_capability / 10, device.compute_capability % 10);
   }
   if (p.q_dtype == DType::F32) return "takes f16 and bf16, and q is f32";
-  if (p.kv_dtype != p.q_dtype) {
-    return fmt::format("takes k and v in q's dtype, and they are {}", dtype_name(p.kv_dtype));
-  }
-  if (p.has_k_descale || p.has_v_descale) return "takes no descale factors";
   return std::nullopt;
 }
 
@@ -75,19 +73,19 @@ std::optional<std::string> decline_tensor_maps(const AttentionProblem& p) {
                        p.page_size);
   }
   const RowExtents queries = query_rows(p), keys = key_rows(p);
-  return decline_strides({{"q", queries, p.num_heads_q, p.q},
-                          {"k", keys, p.num_heads_k, p.k},
-                          {"v", keys, p.num_heads_k, p.v},
-                          {"out", queries, p.num_heads_q, p.out}});
+  return decline_strides({{"q", queries, p.num_heads_q, p.q, p.q_dtype},
+                          {"k", keys, p.num_heads_k, p.k, p.kv_dtype},
+                          {"v", keys, p.num_heads_k, p.v, p.kv_dtype},
+                          {"out", queries, p.num_heads_q, p.out, p.q_dtype}});
 }
 
 std::optional<std::string> decline_gradient_rows(const AttentionProblem& p) {
   const RowExtents queries = query_rows(p), keys = key_rows(p);
   const GradientProblem& g = *p.gradient;
-  return decline_strides({{"dout", queries, p.num_heads_q, g.dout},
-                          {"dq", queries, p.num_heads_q, g.dq},
-                          {"dk", keys, p.num_heads_k, g.dk},
-                          {"dv", keys, p.num_heads_k, g.dv}});
+  return decline_strides({{"dout", queries, p.num_heads_q, g.dout, p.q_dtype},
+                          {"dq", queries, p.num_heads_q, g.dq, p.q_dtype},
+                          {"dk", keys, p.num_heads_k, g.dk, p.q_dtype},
+                          {"dv", keys, p.num_heads_k, g.dv, p.q_dtype}});
 }
 
 }  // namespace onepass

@@ -127,6 +127,7 @@ constexpr Word kWords[] = {
     {"sink", Kind::Sink, [](Case& c) { c.has_sinks = true; }},
     {"kvf8e4m3", Kind::KvDtype, [](Case& c) { c.kv_dtype = DType::F8E4M3; }},
     {"kvf8e5m2", Kind::KvDtype, [](Case& c) { c.kv_dtype = DType::F8E5M2; }},
+    {"kvi8", Kind::KvDtype, [](Case& c) { c.kv_dtype = DType::I8; }},
     {"descale1", Kind::Descale, [](Case& c) { c.descale = PerHead::One; }},
     {"descaleh", Kind::Descale, [](Case& c) { c.descale = PerHead::Heads; }},
     {"descalebh", Kind::Descale, [](Case& c) { c.descale = PerHead::BatchHeads; }},
@@ -148,9 +149,9 @@ constexpr Word kWords[] = {
 
 constexpr const char* kAllTokens =
     "b<N> hq<N> hk<N> sq<N> sk<N> d<N> dv<N> causal causaltl wl<N> wr<N> scale<X> softcap<X> alibi alibib "
-    "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 descale1 descaleh descalebh packed packedq packedk "
-    "page<N> "
-    "ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb reversed mean<X> meanv<X> seed<N> "
+    "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 kvi8 descale1 descaleh descalebh "
+    "packed packedq packedk page<N> ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb "
+    "reversed mean<X> meanv<X> seed<N> "
     "split<N> "
     "nolse nopoison";
 constexpr const char* kExample = "write it like bf16_b2_hq32_hk4_sq512_sk512_d128_causal";

@@ -13,7 +13,7 @@
 //                                    "bias" is "biasbh"
 //   biasinf                          about a quarter of the bias is -inf, some rows whole
 //   sink                             attention sinks [Hq]
-//   kvf8e4m3 | kvf8e5m2              K and V in an 8-bit type
+//   kvf8e4m3 | kvf8e5m2 | kvi8       K and V in an 8-bit type; with factors, i8 counts 32nds
 //   descale1 | descaleh | descalebh  descale factors of K and V: [1], [Hk], [B, Hk]
 //   packed | packedq | packedk       packed with cu_seqlens: both sides, queries only, keys only
 //   page<N>                          paged K/V in pages of N slots, in random order; garbage in the table

@@ -108,7 +108,8 @@ class Validator {
   void dtypes() {
     check_.dtype({"q", args_.q}, {DType::F32, DType::F16, DType::BF16}, "queries are f32, f16 or bf16");
     p_.q_dtype = args_.q.dtype;
-    check_.dtype({"k", args_.k}, {p_.q_dtype, DType::F8E4M3, DType::F8E5M2}, "q's dtype, or an 8-bit float");
+    check_.dtype({"k", args_.k}, {p_.q_dtype, DType::F8E4M3, DType::F8E5M2, DType::I8},
+                 "q's dtype, or one of 8 bits");
     check_.dtype({"v", args_.v}, {args_.k.dtype}, "k's dtype");
     check_.dtype({"out", args_.out}, {p_.q_dtype}, "q's dtype");
     p_.kv_dtype = args_.k.dtype;

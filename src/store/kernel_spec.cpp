@@ -39,6 +39,8 @@ constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
     {KernelFamily::NaiveValues, "naive_values"},
 };
 constexpr std::pair<DType, std::string_view> kDtypes[] = {{DType::F16, "f16"}, {DType::BF16, "bf16"}};
+constexpr std::pair<DType, std::string_view> kStoredDtypes[] = {
+    {DType::F8E4M3, "f8e4m3"}, {DType::F8E5M2, "f8e5m2"}, {DType::I8, "i8"}};
 
 // Numbers in the order of the name: prefix, member, and the separator before it.
 struct NumberField {
@@ -119,6 +121,7 @@ std::string_view word_of(const std::pair<T, std::string_view> (&table)[N], T val
 
 std::string kernel_name(const KernelSpec& spec) {
   std::string name = fmt::format("{}_{}", word_of(kFamilies, spec.family), word_of(kDtypes, spec.dtype));
+  if (spec.kv_dtype) name += fmt::format("_kv{}", word_of(kStoredDtypes, *spec.kv_dtype));
   for (const NumberField& field : kNumbers) name += fmt::format("{}{}", field.prefix, spec.*field.member);
   for (const FlagField& field : kFlags) {
     if (spec.*field.member) name += field.text;
@@ -132,6 +135,7 @@ KernelSpec parse_kernel_name(std::string_view name) {
   spec.family = reader.word(kFamilies);
   if (!reader.take("_")) reader.fail();
   spec.dtype = reader.word(kDtypes);
+  if (reader.take("_kv")) spec.kv_dtype = reader.word(kStoredDtypes);
   for (const NumberField& field : kNumbers) {
     if (!reader.take(field.prefix)) reader.fail();
     spec.*field.member = reader.number();
@@ -142,6 +146,8 @@ KernelSpec parse_kernel_name(std::string_view name) {
   if (!reader.done() || kernel_name(spec) != name) reader.fail();  // "d064" is no name of ours
   return spec;
 }
+
+int kv_bytes(const KernelSpec& spec) { return spec.kv_dtype ? 1 : 2; }
 
 int num_threads(const KernelSpec& spec) { return 32 * spec.num_warps; }
 
@@ -154,8 +160,9 @@ std::size_t shared_bytes(const KernelSpec& spec) {
   if (spec.family == KernelFamily::Sm90Decode) {
     const long long joint_bytes =
         spec.stays ? cuda::decode_joint_bytes(spec.num_warps - 1, spec.tile_m, spec.head_dim_v) : 0;
-    return static_cast<std::size_t>(
-        cuda::decode_shared_bytes(spec.tile_n, spec.head_dim, spec.head_dim_v, spec.stages, joint_bytes));
+    return static_cast<std::size_t>(cuda::decode_shared_bytes(
+        spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
+        cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)), spec.stages, joint_bytes));
   }
   if (spec.family == KernelFamily::Sm90Backward) {
     return static_cast<std::size_t>(

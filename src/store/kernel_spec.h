@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,8 +35,9 @@ enum class KernelFamily {
 
 struct KernelSpec {
   KernelFamily family = KernelFamily::Sm80Forward;
-  int architecture = 80;      // compute capability the machine code is for: 80, 86, 89, 90, ...
-  DType dtype = DType::BF16;  // of q, k, v and out
+  int architecture = 80;          // compute capability the machine code is for: 80, 86, 89, 90, ...
+  DType dtype = DType::BF16;      // of q, k, v and out
+  std::optional<DType> kv_dtype;  // of k and v where they have 8 bits
   int head_dim = 0, head_dim_v = 0;
   int tile_m = 0, tile_n = 0;  // packed query rows, keys
   int num_warps = 4;
@@ -63,6 +65,9 @@ struct KernelSpec {
 
   bool operator==(const KernelSpec&) const = default;
 };
+
+/// Bytes of an element of k and v.
+int kv_bytes(const KernelSpec& spec);
 
 /// e.g. "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_terms_split_sm90".
 std::string kernel_name(const KernelSpec& spec);

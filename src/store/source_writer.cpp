@@ -47,7 +47,15 @@ const FamilyText& text_of(KernelFamily family) {
   return kTexts[0];
 }
 
-std::string_view element_of(DType dtype) { return dtype == DType::F16 ? "F16" : "Bf16"; }
+std::string_view element_of(DType dtype) {
+  switch (dtype) {
+    case DType::F16: return "F16";
+    case DType::F8E4M3: return "E4m3";
+    case DType::F8E5M2: return "E5m2";
+    case DType::I8: return "I8";
+    default: return "Bf16";
+  }
+}
 
 constexpr int kSwizzleRow = 128 / 16;  // of a tile, in the units of a matrix descriptor
 
@@ -115,7 +123,8 @@ std::string family_members(const KernelSpec& spec) {
   switch (spec.family) {
     case KernelFamily::Sm90Forward: return sm90_members(spec);
     case KernelFamily::Sm90Decode:
-      return fmt::format("\n  static constexpr bool kStays = {}, kCluster = {};", spec.stays, spec.cluster);
+      return fmt::format("\n  using Stored = {};\n  static constexpr bool kStays = {}, kCluster = {};",
+                         element_of(spec.kv_dtype.value_or(spec.dtype)), spec.stays, spec.cluster);
     case KernelFamily::Sm80BackwardKeys: return backward_members("Keys", spec.apart);
     case KernelFamily::Sm80BackwardQueries: return backward_members("Queries", false);
     case KernelFamily::Sm80BackwardBias: return backward_members("Bias", false);

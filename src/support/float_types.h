@@ -79,6 +79,7 @@ inline float load_float(const void* data, DType dtype, std::int64_t idx) {
     case DType::BF16: return bf16_to_float(static_cast<const std::uint16_t*>(data)[idx]);
     case DType::F8E4M3: return f8e4m3_to_float(static_cast<const std::uint8_t*>(data)[idx]);
     case DType::F8E5M2: return f8e5m2_to_float(static_cast<const std::uint8_t*>(data)[idx]);
+    case DType::I8: return static_cast<const std::int8_t*>(data)[idx];
     case DType::I32: break;
   }
   return std::numeric_limits<float>::quiet_NaN();

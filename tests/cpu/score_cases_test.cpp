@@ -2,6 +2,7 @@
 // sinks, f8.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -96,15 +97,18 @@ TEST(score_cases, r21_products_and_sums_past_the_range_of_f16) {
 
 TEST(score_cases, r22_descale_factors_of_8_bit_keys_and_values_both_count) {
   on_cpu_targets([](const Target& target) {
-    for (const DType kv : {DType::F8E4M3, DType::F8E5M2}) {
+    for (const DType kv : {DType::F8E4M3, DType::F8E5M2, DType::I8}) {
       Call call;
       call.args.q = call.keep(HostTensor(target.dtype, {1, 1, 1, 1}, constant(2)));
       HostTensor k(kv, {1, 2, 1, 1}), v(kv, {1, 2, 1, 1});
-      const bool e4m3 = kv == DType::F8E4M3;  // bits of 4, 0, 8, 2
-      k.set_bits({0, 0, 0, 0}, e4m3 ? 0x48 : 0x44);
+      using Bits = std::array<std::uint8_t, 3>;  // of 4, 8, 2
+      const Bits bits = kv == DType::F8E4M3   ? Bits{0x48, 0x50, 0x40}
+                        : kv == DType::F8E5M2 ? Bits{0x44, 0x48, 0x40}
+                                              : Bits{4, 8, 2};
+      k.set_bits({0, 0, 0, 0}, bits[0]);
       k.set_bits({0, 1, 0, 0}, 0x00);
-      v.set_bits({0, 0, 0, 0}, e4m3 ? 0x50 : 0x48);
-      v.set_bits({0, 1, 0, 0}, 0x40);
+      v.set_bits({0, 0, 0, 0}, bits[1]);
+      v.set_bits({0, 1, 0, 0}, bits[2]);
       call.args.k = call.keep(std::move(k));
       call.args.v = call.keep(std::move(v));
       call.args.k_descale = call.keep(HostTensor(DType::F32, {1}, constant(0.25)));

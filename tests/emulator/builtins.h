@@ -1,6 +1,7 @@
 // What the device compiler knows without an include, for g++ and clang++: generated kernels begin with it.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -43,6 +44,9 @@ struct Index3 {
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+
 inline void __trap() { onepass::emulator::fault("trap"); }
 
 // Blocks run one after another, and threads until they wait.
@@ -65,4 +69,5 @@ inline void __syncwarp() { onepass::emulator::sync_warp(); }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
 unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask);
 int __shfl_sync(unsigned mask, int value, int source_lane);
+float __shfl_sync(unsigned mask, float value, int source_lane);
 bool __any_sync(unsigned mask, bool value);

@@ -102,6 +102,17 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     {"h200", "bf16_b1_hq4_hk1_sq1_sk200_d192_dv128_causal_split2"},
     {"h200", "bf16_b2_hq4_hk2_sq1_sk100_d80_dv48_page16_ragged_split1"},
     {"h200", "bf16_b2_hq5_hk1_sq1_sk100_d96_bhsd_nolse_split1"},
+    // K and V of 8 bits; head_dim 64, 80 and 192 leave part of a row of 128 bytes empty
+    {"h200", "bf16_b2_hq8_hk2_sq1_sk300_d128_kvf8e4m3_descalebh_split1"},
+    {"h200", "f16_b3_hq8_hk2_sq1_sk500_d128_kvf8e4m3_page16_ragged_split2_sink"},
+    {"h200", "bf16_b2_hq8_hk2_sq1_sk300_d128_kvf8e5m2_descaleh_page24_ragged_split3"},
+    {"h200", "bf16_b1_hq8_hk2_sq1_sk1000_d128_kvi8_descaleh_split8"},
+    {"h200", "f16_b2_hq8_hk1_sq2_sk600_d128_kvi8_descale1_causal_wl300_ragged_split2"},
+    {"h200", "bf16_b2_hq4_hk1_sq1_sk400_d64_kvf8e4m3_descale1_ragged_split2"},
+    {"h200", "bf16_b2_hq4_hk2_sq1_sk100_d80_dv48_kvf8e4m3_page16_ragged_split1"},
+    {"h200", "f16_b1_hq4_hk1_sq1_sk200_d192_dv128_kvf8e5m2_causal_split2"},
+    {"h200", "bf16_b2_hq8_hk2_sq1_sk150_d256_kvi8_descalebh_page16_ragged_softcap20_split2"},
+    {"h200", "bf16_b1_hq4_hk2_sq30_sk150_d128_kvf8e4m3_descaleh_causal_packed_ragged_scale-0.1"},
 };
 
 // The same with blocks that stay, on small_device(): several items for each block, some of them without rows
@@ -114,6 +125,9 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"small", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_split2_seed2_sink"},
     {"small", "bf16_b3_hq8_hk1_sq4_sk1200_d64_page16_causal_wl150_ragged_split2"},
     {"small", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
+    {"small", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleh_page16_ragged_sink"},
+    {"small", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_ragged_split2"},
+    {"small", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2"},
 };
 
 // sm90_backward, on small_device(): keys in tiles of 128, queries in steps of 64 (head_dim 128) or 128. Rows

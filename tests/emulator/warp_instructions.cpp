@@ -181,12 +181,18 @@ unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask) {
   return mine.result;
 }
 
-int __shfl_sync(unsigned mask, int value, int source_lane) {
+template <class T>
+static T shuffle_from(unsigned mask, T value, int source_lane) {
   using namespace onepass::emulator;
   require_all_lanes(mask, "shfl");
-  ShuffleOperands<int> mine{value, 0, static_cast<unsigned>(source_lane) & 31u};
-  meet_warp("shfl.idx", &mine, shuffle<int>);
+  ShuffleOperands<T> mine{value, 0, static_cast<unsigned>(source_lane) & 31u};
+  meet_warp("shfl.idx", &mine, shuffle<T>);
   return mine.result;
+}
+
+int __shfl_sync(unsigned mask, int value, int source_lane) { return shuffle_from(mask, value, source_lane); }
+float __shfl_sync(unsigned mask, float value, int source_lane) {
+  return shuffle_from(mask, value, source_lane);
 }
 
 bool __any_sync(unsigned mask, bool value) {

@@ -446,8 +446,8 @@ TEST_F(CApi, tensor_make_takes_strides_and_refuses_bad_ranks_and_dtypes) {
     EXPECT_THAT(onepass_last_error_message(), AllOf(StartsWith("onepass_tensor_make: "),
                                                     HasSubstr(std::to_string(rank)), HasSubstr("1 to 5")));
   }
-  EXPECT_EQ(onepass_tensor_make(q.data(), 6, 2, shape, nullptr, &t), ONEPASS_INVALID_ARGUMENT);
-  EXPECT_THAT(onepass_last_error_message(), HasSubstr("dtype is 6"));
+  EXPECT_EQ(onepass_tensor_make(q.data(), 7, 2, shape, nullptr, &t), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), HasSubstr("dtype is 7"));
   EXPECT_EQ(std::memcmp(&t, &before, sizeof(t)), 0);
 }
 

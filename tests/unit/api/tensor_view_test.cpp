@@ -163,6 +163,7 @@ TEST(dtype_name, every_dtype_has_its_short_name) {
   EXPECT_STREQ(dtype_name(DType::F8E4M3), "f8e4m3");
   EXPECT_STREQ(dtype_name(DType::F8E5M2), "f8e5m2");
   EXPECT_STREQ(dtype_name(DType::I32), "i32");
+  EXPECT_STREQ(dtype_name(DType::I8), "i8");
 }
 
 TEST_F(FromDlpack, null_strides_mean_row_major) {
@@ -173,8 +174,8 @@ TEST_F(FromDlpack, every_dtype_of_the_interface_is_recognised) {
   const struct {
     int code, bits;
     DType dtype;
-  } rows[] = {{2, 32, DType::F32},    {2, 16, DType::F16},    {4, 16, DType::BF16},
-              {10, 8, DType::F8E4M3}, {12, 8, DType::F8E5M2}, {0, 32, DType::I32}};
+  } rows[] = {{2, 32, DType::F32},    {2, 16, DType::F16}, {4, 16, DType::BF16}, {10, 8, DType::F8E4M3},
+              {12, 8, DType::F8E5M2}, {0, 32, DType::I32}, {0, 8, DType::I8}};
   for (const auto& row : rows) {
     set_dtype(row.code, row.bits);
     EXPECT_EQ(from_dlpack(tensor).dtype, row.dtype);

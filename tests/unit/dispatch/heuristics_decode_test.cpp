@@ -70,6 +70,45 @@ TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_8_mb_in_flight_in_
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), unknown, 0).decode.stays);
 }
 
+AttentionProblem stored_as(DType dtype, AttentionProblem problem) {
+  problem.kv_dtype = dtype;
+  return problem;
+}
+
+TEST(heuristics_decode, keys_of_8_bits_have_tiles_of_as_many_bytes_where_blocks_stay) {
+  EXPECT_EQ(name_of(stored_as(DType::F8E4M3, bf16_problem(64, 32, 8, 1, 8192, 128))),
+            "sm90_decode_bf16_kvf8e4m3_d128_v128_m8n256w5c1s6b1_l16s16_pack_stays_sm90");
+  EXPECT_EQ(name_of(stored_as(DType::F8E5M2, bf16_problem(64, 32, 8, 1, 8192, 256))),
+            "sm90_decode_bf16_kvf8e5m2_d256_v256_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
+  EXPECT_EQ(name_of(stored_as(DType::I8, bf16_problem(16, 32, 8, 1, 1024, 128))),
+            "sm90_decode_bf16_kvi8_d128_v128_m8n128w5c1s6b2_l16s16_pack_sm90");
+  const auto in_flight = [](std::int64_t head_dim) {
+    return choose_sm90_decode(stored_as(DType::I8, bf16_problem(128, 32, 8, 1, 8192, head_dim)), h200(), 0)
+        .order.slots_in_flight;
+  };
+  EXPECT_EQ(in_flight(128), 2) << "of 32 KiB";
+  EXPECT_EQ(in_flight(64), 4) << "half of each slot is empty";
+}
+
+TEST(heuristics_decode, half_the_bytes_stay_from_twice_the_keys_on) {
+  const auto stays = [](DType dtype, std::int64_t seqlen_k) {
+    return choose_sm90_decode(stored_as(dtype, bf16_problem(32, 32, 8, 1, seqlen_k, 128)), h200(), 0)
+        .decode.stays;
+  };
+  EXPECT_TRUE(stays(DType::BF16, 4096));
+  EXPECT_FALSE(stays(DType::F8E4M3, 2048));
+  EXPECT_TRUE(stays(DType::F8E4M3, 8192));
+}
+
+TEST(heuristics_decode, any_number_of_rows_reads_keys_of_8_bits_which_no_other_kernel_takes) {
+  const AttentionProblem many = stored_as(DType::I8, bf16_problem(2, 32, 8, 1000, 4096, 128));
+  EXPECT_EQ(decline_sm90_decode(many, h200()), std::nullopt);
+  EXPECT_EQ(choose_sm90_decode(many, h200(), 1).tiles, 2 * 8 * 250);
+  EXPECT_THAT(
+      decline_sm90_decode(stored_as(DType::I8, bf16_problem(1 << 12, 32, 8, 1 << 16, 4096, 128)), h200()),
+      Optional(HasSubstr("more work than one grid holds")));
+}
+
 TEST(heuristics_decode, rows_of_a_key_head_are_cut_into_equal_tiles_that_registers_hold) {
   const auto tile_m = [](std::int64_t group, std::int64_t seqlen_q, std::int64_t head_dim) {
     const AttentionProblem problem = bf16_problem(64, 2 * group, 2, seqlen_q, 4096, head_dim);
@@ -178,6 +217,13 @@ TEST(heuristics_decode, what_it_does_not_take_is_named) {
   changed = plain;
   changed.kv_dtype = DType::F16;
   EXPECT_THAT(reason(changed), Optional(HasSubstr("k and v in q's dtype")));
+  changed = plain;
+  changed.has_v_descale = true;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("no descale factors"))) << "of 16-bit elements";
+  changed.kv_dtype = DType::F8E4M3;
+  EXPECT_EQ(reason(changed), std::nullopt);
+  changed.v.row = 8 * 128 + 8;
+  EXPECT_THAT(reason(changed), Optional(HasSubstr("strides of v that are positive multiples of 16 bytes")));
   changed = plain;
   changed.v.head = 100;
   EXPECT_THAT(reason(changed), Optional(HasSubstr("strides of v that are positive multiples of 16 bytes")));

@@ -134,7 +134,7 @@ class FolderTest : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-constexpr DType kAllDtypes[] = {DType::F32,    DType::F16,    DType::BF16,
-                                DType::F8E4M3, DType::F8E5M2, DType::I32};
+constexpr DType kAllDtypes[] = {DType::F32,    DType::F16, DType::BF16, DType::F8E4M3,
+                                DType::F8E5M2, DType::I8,  DType::I32};
 
 }  // namespace onepass::io

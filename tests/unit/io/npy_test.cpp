@@ -225,6 +225,9 @@ TEST(npy, raw_elements_are_read_as_the_type_that_is_named) {
     EXPECT_THAT(message_for(one_byte, DType::BF16), AllOf(HasSubstr(descr), HasSubstr("to be read as bf16")));
   }
   EXPECT_EQ(parse_npy(bytes_of(npy_file(header_of("<f1", "(1,)"), "\x38"))).dtype, DType::F8E5M2);
+  const HostTensor i8 = parse_npy(bytes_of(npy_file(header_of("|i1", "(1,)"), "\xfe")));
+  EXPECT_EQ(i8.dtype, DType::I8);
+  EXPECT_EQ(load_float(i8.storage.get(), i8.dtype, 0), -2.0f);
   EXPECT_THAT(message_for(u2), HasSubstr("x.npy:bf16 or x.npy:f16"));
   EXPECT_THAT(message_for(u2, DType::F8E4M3), HasSubstr("to be read as f8e4m3"));
   EXPECT_THAT(message_for(npy_file(header_of("<f4", "(1,)"), "\0\0\0\0"), DType::BF16),

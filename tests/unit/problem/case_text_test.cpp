@@ -97,7 +97,7 @@ TEST(case_text, printing_and_parsing_random_cases_gives_them_back) {
       {"", "alibi", "alibib"},
       {"", "bias", "bias11", "biasb1f32", "bias1h", "biasbhf32", "bias1h_biasinf"},
       {"", "sink"},
-      {"", "kvf8e4m3", "kvf8e5m2"},
+      {"", "kvf8e4m3", "kvf8e5m2", "kvi8"},
       {"", "descale1", "descaleh", "descalebh"},
       {"", "packed", "packedq", "packedk", "page1", "page256", "packedq_page3", "packed_gap",
        "packedq_page8_gap"},
@@ -156,7 +156,7 @@ TEST(case_text, a_missing_required_token_is_named) {
 
 TEST(case_text, a_token_given_twice_or_contradicting_another_is_refused) {
   for (const char* tail : {"b2", "causal_causaltl", "causal_causal", "bhsd_reversed", "bias11_biasbh",
-                           "packed_packedq", "kvf8e4m3_kvf8e5m2", "scale1_scale2", "nolse_nolse"}) {
+                           "packed_packedq", "kvf8e4m3_kvi8", "scale1_scale2", "nolse_nolse"}) {
     EXPECT_THAT(message_of(fmt::format("f32_b1_hq1_sq1_d1_{}", tail)), HasSubstr("each kind of token once"))
         << tail;
   }

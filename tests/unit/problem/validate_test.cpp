@@ -219,7 +219,7 @@ TEST(validate, dtypes_are_checked) {
   expect_refused(c, "q has dtype i32", "f32, f16, bf16");
   Call d = Call::dense();
   d.args.k.dtype = DType::BF16;
-  expect_refused(d, "k has dtype bf16", "f32, f8e4m3, f8e5m2");
+  expect_refused(d, "k has dtype bf16", "f32, f8e4m3, f8e5m2, i8");
   Call e = Call::dense();
   e.args.out.dtype = DType::F16;
   expect_refused(e, "out has dtype f16", "f32 (q's dtype)");

@@ -29,6 +29,19 @@ TEST(kernel_spec, the_name_lists_every_field) {
             "sm80_forward_bf16_d128_v128_m128n64w4c1s1b2_l16s16_paged_split_sm90");
 }
 
+TEST(kernel_spec, the_name_says_how_k_and_v_are_stored_if_not_as_q_is) {
+  for (const auto& [dtype, text] :
+       {std::pair{DType::F8E4M3, "f8e4m3"}, {DType::F8E5M2, "f8e5m2"}, {DType::I8, "i8"}}) {
+    const std::string name =
+        std::string("sm90_decode_f16_kv") + text + "_d128_v64_m8n128w5c1s6b2_l16s16_pack_sm90";
+    const KernelSpec spec = parse_kernel_name(name);
+    EXPECT_EQ(spec.kv_dtype, dtype);
+    EXPECT_EQ(kernel_name(spec), name);
+    EXPECT_EQ(shared_bytes(spec), 6 * 128 * 128 + 8 * (2 * 6 + 1));
+  }
+  EXPECT_EQ(prefill_spec().kv_dtype, std::nullopt);
+}
+
 KernelSpec hopper_spec() {
   KernelSpec spec;
   spec.family = KernelFamily::Sm90Forward;

@@ -93,6 +93,14 @@ struct LoadF8E4M3 {
   }
 };
 
+struct LoadI8 {
+  using Raw = std::int8_t;
+  static HWY_INLINE V32 load(const Raw* p) {
+    const hn::Rebind<std::int32_t, F32> di32;
+    return hn::ConvertTo(kF32, hn::PromoteTo(di32, hn::LoadU(hn::Rebind<std::int8_t, F32>{}, p)));
+  }
+};
+
 /// Calls f(format) for the element format of `dtype`.
 template <class F>
 HWY_INLINE void with_format(DType dtype, F&& f) {
@@ -102,6 +110,7 @@ HWY_INLINE void with_format(DType dtype, F&& f) {
     case DType::F16: return f(LoadF16{});
     case DType::F8E4M3: return f(LoadF8E4M3{});
     case DType::F8E5M2: return f(LoadF8E5M2{});
+    case DType::I8: return f(LoadI8{});
     case DType::I32: return;
   }
 }

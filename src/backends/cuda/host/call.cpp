@@ -76,6 +76,8 @@ void Call::check_forward(const ForwardArguments& args, int load_bytes, int out_b
   check("alibi_slopes", args.alibi_slopes, 4);
   check("bias", args.bias, static_cast<int>(dtype_bytes(args.bias.dtype)));
   check("sinks", args.sinks, 4);
+  check("k_descale", args.k_descale, 4);
+  check("v_descale", args.v_descale, 4);
 }
 
 void Call::check_workspace(std::span<std::byte> workspace) const {

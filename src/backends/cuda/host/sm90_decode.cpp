@@ -7,6 +7,16 @@
 #include "plan/make_plan.h"
 
 namespace onepass::cuda {
+namespace {
+
+ScaleParams scale_params(const TensorView& view) {
+  if (!view.present()) return {};
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  return {static_cast<const float*>(view.data), view.rank == 2 ? view.strides[0] : 0,
+          view.shape[last] == 1 ? 0 : view.strides[last]};
+}
+
+}  // namespace
 
 Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kernel,
                                     const ForwardArguments& args, std::span<std::byte> workspace,
@@ -17,13 +27,15 @@ Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kerne
   params.box_keys = decode_box_keys(p, kernel.spec);
   params.boxes = kernel.spec.tile_n / params.box_keys;
   const auto map = [&](const TensorView& view, const TensorStrides& strides, std::int64_t head_dim) {
-    const BoxColumns columns =
-        decode_copies_rows(static_cast<int>(head_dim)) ? BoxColumns::All : BoxColumns::Block;
+    const int stored = decode_columns(static_cast<int>(head_dim), kv_bytes(kernel.spec));
+    const BoxColumns columns = decode_copies_rows(stored) ? BoxColumns::All : BoxColumns::Block;
     return encode(tiled_tensor(view, p.kv_dtype, strides, keys.batch, keys.rows, p.num_heads_k, head_dim,
                                params.box_keys, columns, L2Fetch::Bytes128));
   };
   params.k = map(args.k, p.k, p.head_dim);
   params.v = map(args.v, p.v, p.head_dim_v);
+  params.k_scale = scale_params(args.k_descale);
+  params.v_scale = scale_params(args.v_descale);
   params.num_items = static_cast<int>(kernel.decode_order.num_items);
   params.slots_in_flight = kernel.decode_order.slots_in_flight;
   params.forward = forward;

@@ -10,23 +10,33 @@ namespace onepass::cuda {
 namespace {
 
 // Values of the driver's enumerations (cuda.h since CUDA 12.0).
-constexpr int kElementF16 = 6, kElementBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromoteTo128Bytes = 2,
-              kPromoteTo256Bytes = 3, kFillZeros = 0;
+constexpr int kElementU16 = 1, kElementF16 = 6, kElementBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3,
+              kPromoteTo128Bytes = 2, kPromoteTo256Bytes = 3, kFillZeros = 0;
+
+int element_of(DType dtype) {
+  switch (dtype) {
+    case DType::F16: return kElementF16;
+    case DType::BF16: return kElementBf16;
+    default: return kElementU16;  // two of 8 bits
+  }
+}
 
 }  // namespace
 
 TiledTensor tiled_tensor(const TensorView& view, DType dtype, const TensorStrides& strides,
                          std::int64_t batch, std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
                          int box_rows, BoxColumns columns, L2Fetch fetch) {
+  const std::int64_t element_bytes = dtype_bytes(dtype);
   // The driver wants a multiple of 16 bytes also where a single element makes the stride meaningless.
-  const auto bytes = [](std::int64_t extent, std::int64_t stride) {
-    return extent > 1 ? static_cast<std::uint64_t>(2 * stride) : std::uint64_t{16};
+  const auto bytes = [element_bytes](std::int64_t extent, std::int64_t stride) {
+    return extent > 1 ? static_cast<std::uint64_t>(element_bytes * stride) : std::uint64_t{16};
   };
-  const auto blocks = static_cast<std::uint64_t>(columns == BoxColumns::All ? head_dim / kBlockColumns : 1);
+  const std::int64_t width = head_dim * element_bytes / 2;
+  const auto blocks = static_cast<std::uint64_t>(columns == BoxColumns::All ? width / kBlockColumns : 1);
   return {.data = view.data,
           .dtype = dtype,
           .columns = columns,
-          .extents = {static_cast<std::uint64_t>(head_dim) / blocks, static_cast<std::uint64_t>(rows), blocks,
+          .extents = {static_cast<std::uint64_t>(width) / blocks, static_cast<std::uint64_t>(rows), blocks,
                       static_cast<std::uint64_t>(heads), static_cast<std::uint64_t>(batch)},
           .steps_bytes = {bytes(rows, strides.row), std::uint64_t{2} * kBlockColumns,
                           bytes(heads, strides.head), bytes(batch, strides.batch)},
@@ -52,12 +62,11 @@ TensorMap encode_tensor_map(const Driver& driver, const TiledTensor& tensor) {
     rank = 4;
   }
   TensorMap map{};
-  driver.check(
-      driver.api().cuTensorMapEncodeTiled(
-          &map, tensor.dtype == DType::F16 ? kElementF16 : kElementBf16, rank, tensor.data, extents.data(),
-          steps_bytes.data(), box.data(), kEveryElement.data(), kNoInterleave, kSwizzle128,
-          tensor.fetch == L2Fetch::Bytes128 ? kPromoteTo128Bytes : kPromoteTo256Bytes, kFillZeros),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.api().cuTensorMapEncodeTiled(
+                   &map, element_of(tensor.dtype), rank, tensor.data, extents.data(), steps_bytes.data(),
+                   box.data(), kEveryElement.data(), kNoInterleave, kSwizzle128,
+                   tensor.fetch == L2Fetch::Bytes128 ? kPromoteTo128Bytes : kPromoteTo256Bytes, kFillZeros),
+               "cuTensorMapEncodeTiled");
   return map;
 }
 

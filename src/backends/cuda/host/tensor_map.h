@@ -19,9 +19,10 @@ enum class L2Fetch { Bytes128, Bytes256 };
 /// What one copy takes of some rows of a head: 64 of their columns, or all, which are a multiple of 64 then.
 enum class BoxColumns { Block, All };
 
-/// A [batch, rows, heads, head_dim] tensor of 16-bit elements, innermost dimension first, and the box of it
-/// that one copy takes. Rows past the end come as zeros and, in blocks, columns. All columns: block after
-/// block of 64, each with all rows of the box; in blocks, the third dimension is none, and no copy names it.
+/// A [batch, rows, heads, head_dim] tensor of 16-bit elements, or of pairs of 8-bit ones, innermost dimension
+/// first, and the box of it that one copy takes. Rows past the end come as zeros and, in blocks, columns. All
+/// columns: block after block of 64, each with all rows of the box; in blocks, the third dimension is none,
+/// and no copy names it.
 struct TiledTensor {
   void* data = nullptr;
   DType dtype = DType::BF16;

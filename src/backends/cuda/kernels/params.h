@@ -90,11 +90,20 @@ struct Sm90ForwardParams {
   int unused[2];
 };
 
+/// What stored elements of K or V are multiplied by.
+struct ScaleParams {
+  const float* data;  // [1], [Hk] or [B, Hk], null: 1
+  long long batch_stride, head_stride;
+};
+
 /// What the sm90 decode kernels are launched with.
 struct Sm90DecodeParams {
-  TensorMap k;  // boxes of box_keys rows x all columns or, where these are no multiple of 64, x 64
+  // Columns count 16 bits, whatever the element type. Boxes of box_keys rows x all columns or, where these
+  // are no multiple of 64, x 64
+  TensorMap k;
   TensorMap v;  // likewise
   ForwardParams forward;
+  ScaleParams k_scale, v_scale;  // of 8-bit K and V
   // [B, Hk, m_blocks] counts of thread blocks that have stored their part (common/launch_count.cuh).
   // null: not split
   unsigned long long* arrivals;
@@ -102,7 +111,7 @@ struct Sm90DecodeParams {
   int box_keys, boxes;  // of a tile of keys: box_keys * boxes
   // Of blocks that stay. Items: tiles of rows, times splits
   int num_items, slots_in_flight;
-  int unused[9];
+  int unused;
 };
 
 /// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for

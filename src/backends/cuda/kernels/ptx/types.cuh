@@ -16,6 +16,16 @@ struct Bf16 {
 struct F16 {
   unsigned short bits;
 };
+/// 8-bit elements are stored only: products take them as f16 (ptx/convert.cuh).
+struct E4m3 {
+  unsigned char bits;
+};
+struct E5m2 {
+  unsigned char bits;
+};
+struct I8 {
+  unsigned char bits;
+};
 
 template <class T>
 struct ElementTraits;

@@ -1,13 +1,16 @@
 // sm90/decode.cuh - attention of few query rows with many keys on Hopper
 //
 // Problem    O = softmax(scale * Q K^T + terms, masked) V and lse; bf16 or f16 in, f32 sums; dense, packed or
-//            paged keys; head_dim a multiple of 16 up to 256; every mask; softcap, ALiBi, sinks. What costs
-//            is the one read of K and V
+//            paged keys, which may be stored in 8 bits with factors; head_dim a multiple of 16 up to 256;
+//            every mask; softcap, ALiBi, sinks. What costs is the one read of K and V
 // Tile       kTileM packed query rows (row r is query r / group, head r % group of the key head) x kTileN
 //            keys. A thread block has one tile of rows and walks every num_splits-th block of their keys;
 //            with kStays it takes such items one after the other
 // Product    transposed, so that few rows waste little: S^T = K Q^T has keys along M of the mma and query
 //            rows along N, in eights; O^T = V^T P^T. P^T goes from accumulators to operand B by movmatrix
+// 8 bits     decode_operands.cuh: from ldmatrix to the product a word of four elements takes two to five
+//            instructions more. Q becomes f16, bf16 rows with the power of two that brings their largest
+//            element to 2^14; that and K's factor multiply the scores, V's factor the end of a row
 // Roles      warp kConsumers copies K and V (tensor memory accelerator), its lanes a box each. Each other
 //            warp has its own keys of every block, all rows, and maxima, sums and O, which are joined at the
 //            end
@@ -49,6 +52,7 @@
 #include "ptx/movmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "sm90/decode_layout.h"
+#include "sm90/decode_operands.cuh"
 #include "sm90/ring.cuh"
 #include "sm90/warp_scores.cuh"
 
@@ -57,6 +61,10 @@ namespace onepass::cuda {
 template <class Spec>
 struct DecodeSm90 {
   using Element = typename Spec::Element;
+  using Stored = StoredTile<typename Spec::Stored>;
+  using Operand = typename Stored::Operand;
+  static constexpr int kColumnsK = decode_columns(Spec::kHeadDim, sizeof(typename Spec::Stored));
+  static constexpr int kColumnsV = decode_columns(Spec::kHeadDimV, sizeof(typename Spec::Stored));
   static constexpr int kConsumers = Spec::kWarps - 1;  // warps
   static constexpr int kThreads = 32 * Spec::kWarps;
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kStages = Spec::kStages;
@@ -66,20 +74,20 @@ struct DecodeSm90 {
   static constexpr int kDimSteps = Spec::kHeadDim / 16;               // k16 steps of K Q^T
   static constexpr int kOutTiles = Spec::kHeadDimV / 16;              // m16 tiles of O^T
   static constexpr int kChains = kRowTiles * kKeyTiles == 1 ? 2 : 1;  // of products that wait for each other
-  static constexpr int kSlotBytes = decode_slot_bytes(kTileN, Spec::kHeadDim, Spec::kHeadDimV);
+  static constexpr int kSlotBytes = decode_slot_bytes(kTileN, kColumnsK, kColumnsV);
   static constexpr int kJointBytes =
       static_cast<int>(decode_joint_bytes(kConsumers, kTileM, Spec::kHeadDimV));
   static constexpr int kSharedBytes = static_cast<int>(
-      decode_shared_bytes(kTileN, Spec::kHeadDim, Spec::kHeadDimV, kStages, Spec::kStays ? kJointBytes : 0));
+      decode_shared_bytes(kTileN, kColumnsK, kColumnsV, kStages, Spec::kStays ? kJointBytes : 0));
   static constexpr int kPitch = decode_joint_pitch(Spec::kHeadDimV);  // floats
   static constexpr int kPieces = Spec::kHeadDimV / 4;                 // of a row, four columns each
 
   static_assert(kTileM % 8 == 0, "rows are whole n8 tiles");
   static_assert(kTileN % (16 * kConsumers) == 0, "a warp has whole m16 tiles of keys");
   static_assert(Spec::kHeadDim % 16 == 0 && Spec::kHeadDimV % 16 == 0, "products take 16 columns a step");
-  template <int kDim>
-  static constexpr int kCopies = kTileN / kFewestBoxKeys*(decode_copies_rows(kDim) ? 1 : column_blocks(kDim));
-  static_assert(kCopies<Spec::kHeadDim> <= 32 && kCopies<Spec::kHeadDimV> <= 32,
+  template <int kColumns>
+  static constexpr int kCopies = kTileN / kFewestBoxKeys*(decode_copies_rows(kColumns) ? 1 : column_blocks(kColumns));
+  static_assert(kCopies<kColumnsK> <= 32 && kCopies<kColumnsV> <= 32,
                 "a lane issues one copy of a tile");
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
@@ -125,6 +133,8 @@ struct DecodeSm90 {
   // Of a consumer.
   Uint32 key_rows[kKeyTiles], value_rows[kKeyTiles];  // where in a tile the rows lie that it reads
   Uint32 queries[kRowTiles][kDimSteps][2];
+  float score_factor[kRowTiles][2];  // of the rows of S that a thread owns
+  float value_factor;
   float s[kRowTiles][kKeyTiles][4];
   float o[kRowTiles][kOutTiles][4];
   RunningSoftmax<kRowTiles, RowsAlongN> softmax;
@@ -253,23 +263,23 @@ struct DecodeSm90 {
     return p.block_table[batch_idx * p.table_batch_stride + column * p.table_page_stride];
   }
 
-  // A tile of kDim columns: block of columns b of key k is at row_in_tile(k) + b * block_bytes().
+  // A tile of kColumns of 16 bits: block of columns b of key k is at row_in_tile(k) + b * block_bytes().
   ONEPASS_DEVICE int box_keys() const { return Spec::kPaged ? all.box_keys : kTileN; }  // a power of two
-  template <int kDim>
+  template <int kColumns>
   ONEPASS_DEVICE int block_bytes() const {
-    return 128 * (decode_copies_rows(kDim) ? box_keys() : kTileN);
+    return 128 * (decode_copies_rows(kColumns) ? box_keys() : kTileN);
   }
-  template <int kDim>
+  template <int kColumns>
   ONEPASS_DEVICE int row_in_tile(int key) const {
-    if constexpr (!decode_copies_rows(kDim)) return key * 128;
+    if constexpr (!decode_copies_rows(kColumns)) return key * 128;
     const int within = key & (box_keys() - 1);
-    return (key - within) * column_blocks(kDim) * 128 + within * 128;
+    return (key - within) * column_blocks(kColumns) * 128 + within * 128;
   }
 
   /// A tile of K or V into the next slot, a copy by a lane each.
-  template <int kDim>
+  template <int kColumns>
   ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
-    constexpr int kColumnBlocks = column_blocks(kDim);
+    constexpr int kColumnBlocks = column_blocks(kColumns);
     Uint64* const full = &control.full[at.index];
     mbarrier_wait(&control.empty[at.index], at.parity ^ 1);
     if constexpr (Spec::kStays) {
@@ -278,12 +288,12 @@ struct DecodeSm90 {
         landed.advance();
       }
     }
-    if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kDim));
+    if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kColumns));
     __syncwarp();
     const Uint32 slot = ring + at.index * kSlotBytes;
-    if constexpr (decode_copies_rows(kDim)) {
+    if constexpr (decode_copies_rows(kColumns)) {
       if (lane < all.boxes) {
-        tma_load_rows(map, full, slot + row_in_tile<kDim>(lane * all.box_keys), known.row, head_k,
+        tma_load_rows(map, full, slot + row_in_tile<kColumns>(lane * all.box_keys), known.row, head_k,
                       known.outer, l2_hint);
       }
     } else {
@@ -291,7 +301,7 @@ struct DecodeSm90 {
       const BoxPlace place = {__shfl_sync(0xffffffffu, known.row, box),
                               __shfl_sync(0xffffffffu, known.outer, box)};
       if (box < all.boxes) {
-        tma_load(map, full, slot + block * block_bytes<kDim>() + row_in_tile<kDim>(box * all.box_keys),
+        tma_load(map, full, slot + block * block_bytes<kColumns>() + row_in_tile<kColumns>(box * all.box_keys),
                  block * kBlockColumns, place.row, head_k, place.outer, l2_hint);
       }
     }
@@ -318,8 +328,8 @@ struct DecodeSm90 {
         page = __shfl_sync(0xffffffffu, pages, i++ * all.boxes + lane % all.boxes);
       }
       const BoxPlace place = find_box(n, page);
-      load<Spec::kHeadDim>(all.k, place, l2_hint);
-      load<Spec::kHeadDimV>(all.v, place, l2_hint);
+      load<kColumnsK>(all.k, place, l2_hint);
+      load<kColumnsV>(all.v, place, l2_hint);
     }
   }
 
@@ -337,9 +347,30 @@ struct DecodeSm90 {
       for (int step = 0; step < kDimSteps; ++step) {
 #pragma unroll
         for (int reg = 0; reg < 2; ++reg) {
-          const int column = 16 * step + operand_b_place(lane, reg).row;
+          const int column = 16 * step + Stored::query_column(lane, reg);
           queries[t][step][reg] = inside ? *reinterpret_cast<const Uint32*>(base + column) : 0u;
         }
+      }
+    }
+    if constexpr (Stored::kEightBits) find_factors();
+  }
+
+  ONEPASS_DEVICE float scale_at(const ScaleParams& scale) const {
+    if (scale.data == nullptr) return 1.0f;
+    return scale.data[batch_idx * scale.batch_stride + head_k * scale.head_stride];
+  }
+
+  /// Makes the queries f16, and finds what scores and rows of O are to be multiplied by.
+  ONEPASS_DEVICE void find_factors() {
+    const float k_scale = scale_at(all.k_scale);
+    value_factor = scale_at(all.v_scale);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      float factor = k_scale;
+      factor *= make_f16(Element{}, queries[t]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        score_factor[t][r] = __shfl_sync(0xffffffffu, factor, 4 * accumulator_place(lane, r).column);
       }
     }
   }
@@ -348,8 +379,8 @@ struct DecodeSm90 {
 #pragma unroll
     for (int k = 0; k < kKeyTiles; ++k) {
       const int first = warp * kWarpKeys + 16 * k;
-      key_rows[k] = row_in_tile<Spec::kHeadDim>(first + ldmatrix_a_place(lane).row);
-      value_rows[k] = row_in_tile<Spec::kHeadDimV>(first + ldmatrix_a_trans_place(lane).row);
+      key_rows[k] = row_in_tile<kColumnsK>(first + ldmatrix_a_place(lane).row);
+      value_rows[k] = row_in_tile<kColumnsV>(first + ldmatrix_a_trans_place(lane).row);
     }
   }
 
@@ -369,15 +400,21 @@ struct DecodeSm90 {
     float sum[kChains][kRowTiles][kKeyTiles][4] = {};
     const TilePlace place = ldmatrix_a_place(lane);
 #pragma unroll
-    for (int step = 0; step < kDimSteps; ++step) {
+    for (int first = 0; first < kDimSteps; first += Stored::kOperands) {
+      const int load = first / Stored::kOperands;
 #pragma unroll
       for (int k = 0; k < kKeyTiles; ++k) {
-        Uint32 a[4];
-        ldmatrix_x4(a, swizzled(keys + key_rows[k] + step / 4 * block_bytes<Spec::kHeadDim>(), place.row,
-                                2 * step + place.column / 8));
+        Uint32 loaded[4];
+        ldmatrix_x4(loaded, swizzled(keys + key_rows[k] + load / 4 * block_bytes<kColumnsK>(), place.row,
+                                     2 * load + place.column / 8));
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-          mma_m16n8k16<Element>(sum[step % kChains][t][k], a, queries[t][step][0], queries[t][step][1]);
+        for (int step = first; step < first + Stored::kOperands && step < kDimSteps; ++step) {
+          Uint32 a[4];
+          Stored::keys(loaded, step - first, a);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) {
+            mma_m16n8k16<Operand>(sum[step % kChains][t][k], a, queries[t][step][0], queries[t][step][1]);
+          }
         }
       }
     }
@@ -389,6 +426,7 @@ struct DecodeSm90 {
         for (int e = 0; e < 4; ++e) {
           s[t][k][e] = sum[0][t][k][e];
           if constexpr (kChains == 2) s[t][k][e] += sum[1][t][k][e];
+          if constexpr (Stored::kEightBits) s[t][k][e] *= score_factor[t][RowsAlongN::row(e)];
         }
       }
     }
@@ -425,12 +463,12 @@ struct DecodeSm90 {
   ONEPASS_DEVICE void clear_values(Uint32 values, int first_key) const {
     const int begin = key_begin - first_key, end = key_end - first_key;
     if (begin <= 0 && end >= kWarpKeys) return;
-    constexpr int kChunks = column_blocks(Spec::kHeadDimV) * 8;  // of a row, 16 bytes each
+    constexpr int kChunks = column_blocks(kColumnsV) * 8;  // of a row, 16 bytes each
     for (int i = lane; i < kWarpKeys * kChunks; i += 32) {
       const int row = i / kChunks;
       if (row >= begin && row < end) continue;
-      const Uint32 block = values + row_in_tile<Spec::kHeadDimV>(warp * kWarpKeys + row) +
-                           i % kChunks / 8 * block_bytes<Spec::kHeadDimV>();
+      const Uint32 block = values + row_in_tile<kColumnsV>(warp * kWarpKeys + row) +
+                           i % kChunks / 8 * block_bytes<kColumnsV>();
       store_shared(swizzled(block, row, i % kChunks), uint4{0, 0, 0, 0});
     }
     fence_proxy_async();  // before a copy comes here again
@@ -448,16 +486,22 @@ struct DecodeSm90 {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           b[t][half] =
-              movmatrix_trans(ElementTraits<Element>::pack(s[t][k][2 * half], s[t][k][2 * half + 1]));
+              movmatrix_trans(ElementTraits<Operand>::pack(s[t][k][2 * half], s[t][k][2 * half + 1]));
         }
       }
 #pragma unroll
-      for (int tile = 0; tile < kOutTiles; ++tile) {
-        Uint32 a[4];
-        ldmatrix_x4_trans(a, swizzled(values + value_rows[k] + tile / 4 * block_bytes<Spec::kHeadDimV>(),
-                                      place.row, 2 * tile + place.column / 8));
+      for (int first = 0; first < kOutTiles; first += Stored::kOperands) {
+        const int load = first / Stored::kOperands;
+        Uint32 loaded[4];
+        ldmatrix_x4_trans(loaded, swizzled(values + value_rows[k] + load / 4 * block_bytes<kColumnsV>(),
+                                           place.row, 2 * load + place.column / 8));
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) mma_m16n8k16<Element>(o[t][tile], a, b[t][0], b[t][1]);
+        for (int tile = first; tile < first + Stored::kOperands && tile < kOutTiles; ++tile) {
+          Uint32 a[4];
+          Stored::values(loaded, tile - first, a);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) mma_m16n8k16<Operand>(o[t][tile], a, b[t][0], b[t][1]);
+        }
       }
     }
   }
@@ -510,8 +554,8 @@ struct DecodeSm90 {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const int element = RowsAlongN::element(r, i);
-            joint_out[index * kPitch + 16 * tile + accumulator_place(lane, element).row] =
-                o[t][tile][element];
+            const int column = 16 * tile + Stored::out_column(accumulator_place(lane, element).row);
+            joint_out[index * kPitch + column] = o[t][tile][element];
           }
         }
       }
@@ -550,7 +594,7 @@ struct DecodeSm90 {
       add(piece.out, correction, *reinterpret_cast<const float4*>(joint_out + index * kPitch + column));
     }
     const RowResult result = finish_row(larger, total, p.softmax_scale_log2, sink);
-    multiply(piece.out, result.factor);
+    multiply(piece.out, Stored::kEightBits ? result.factor * value_factor : result.factor);
     piece.lse = result.lse;
     return piece;
   }

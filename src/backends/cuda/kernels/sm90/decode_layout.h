@@ -6,13 +6,18 @@
 
 namespace onepass::cuda {
 
+/// Columns of a row in units of 16 bits, in which rows of any element type are copied.
+ONEPASS_HOST_DEVICE constexpr int decode_columns(int head_dim, int element_bytes) {
+  return head_dim * element_bytes / 2;
+}
+
 /// Whether one copy takes whole rows of a box of keys, which lie box after box then, each in blocks of 64
 /// columns with all its keys. Otherwise copies take 64 columns each, and blocks have all keys of the tile.
-ONEPASS_HOST_DEVICE constexpr bool decode_copies_rows(int head_dim) { return head_dim % kBlockColumns == 0; }
+ONEPASS_HOST_DEVICE constexpr bool decode_copies_rows(int columns) { return columns % kBlockColumns == 0; }
 
 /// A slot of the ring holds a tile of K or one of V.
-ONEPASS_HOST_DEVICE constexpr int decode_slot_bytes(int tile_n, int head_dim, int head_dim_v) {
-  const int blocks_k = column_blocks(head_dim), blocks_v = column_blocks(head_dim_v);
+ONEPASS_HOST_DEVICE constexpr int decode_slot_bytes(int tile_n, int columns_k, int columns_v) {
+  const int blocks_k = column_blocks(columns_k), blocks_v = column_blocks(columns_v);
   return sm90_tile_bytes(tile_n, kBlockColumns * (blocks_k > blocks_v ? blocks_k : blocks_v));
 }
 
@@ -29,9 +34,9 @@ ONEPASS_HOST_DEVICE constexpr int decode_control_bytes(int slots) { return 8 * (
 
 /// Of a thread block: ring, joint rows, control. One that takes a single tile joins in the ring, and
 /// joint_bytes is 0. 64 bits, because a kernel's name can state any sizes.
-ONEPASS_HOST_DEVICE constexpr long long decode_shared_bytes(int tile_n, int head_dim, int head_dim_v,
+ONEPASS_HOST_DEVICE constexpr long long decode_shared_bytes(int tile_n, int columns_k, int columns_v,
                                                             int slots, long long joint_bytes) {
-  return static_cast<long long>(slots) * decode_slot_bytes(tile_n, head_dim, head_dim_v) + joint_bytes +
+  return static_cast<long long>(slots) * decode_slot_bytes(tile_n, columns_k, columns_v) + joint_bytes +
          decode_control_bytes(slots);
 }
 
