@@ -28,6 +28,11 @@ class ForwardArgs(ctypes.Structure):
          "alibi_slopes", "bias", "sinks", "k_descale", "v_descale")] + [("stream", c_void_p)]
 
 
+class BackwardArgs(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("forward", POINTER(ForwardArgs))] + [
+        (name, POINTER(Tensor)) for name in ("dout", "dq", "dk", "dv", "dlse", "dsinks", "dbias")]
+
+
 class ForwardOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("causal", c_int32), ("has_softmax_scale", c_int32),
                 ("softmax_scale", c_double), ("softcap", c_double), ("window_left", c_int64),
@@ -79,26 +84,42 @@ class Forward:
         return Plan(self).explain()
 
 
-class Plan:
-    """The plan of a Forward on the device of its tensors, made once; calling it is one onepass_plan_run in a
-    workspace that is kept."""
+class Backward:
+    """One prepared backward call of a Forward with softmax_lse, which has run: its gradients."""
 
-    def __init__(self, forward: Forward):
-        self.forward, self.library = forward, forward.library
+    def __init__(self, forward: Forward, dout, dq, dk, dv):
+        self.library, self.forward = forward.library, forward
+        self.kept = (dq, dk, dv, dout)
+        self.views = [describe(t) for t in self.kept]
+        self.args = BackwardArgs(struct_size=ctypes.sizeof(BackwardArgs), forward=ctypes.pointer(forward.args))
+        for name, view in zip(("dq", "dk", "dv", "dout"), self.views):
+            setattr(self.args, name, ctypes.pointer(view))
+        self.pointers = (byref(self.args), byref(forward.options))
+
+
+class Plan:
+    """The plan of a Forward or Backward on the device of its tensors, made once; calling it is one run of the plan in
+    a workspace that is kept."""
+
+    def __init__(self, call: Forward | Backward):
+        self.call, self.library = call, call.library
         self.c = self.library.c
+        backward = isinstance(call, Backward)
+        create = self.c.onepass_backward_plan_create if backward else self.c.onepass_plan_create
+        self.run = self.c.onepass_backward_plan_run if backward else self.c.onepass_plan_run
         self.handle = c_void_p()
-        self.library.check(self.c.onepass_plan_create(*forward.pointers, None, byref(self.handle)))
+        self.library.check(create(*call.pointers, None, byref(self.handle)))
         size = c_size_t()
         self.library.check(self.c.onepass_plan_workspace_bytes(self.handle, byref(size)))
         self.workspace_bytes = size.value
-        self.memory = torch.empty(size.value + WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=forward.kept[0].device)
+        self.memory = torch.empty(size.value + WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=call.kept[0].device)
         address = -(-self.memory.data_ptr() // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
-        self.run_arguments = (self.handle, forward.pointers[0], c_void_p(address if size.value else None), size)
+        self.run_arguments = (self.handle, call.pointers[0], c_void_p(address if size.value else None), size)
 
     def __call__(self) -> torch.Tensor:
-        if self.c.onepass_plan_run(*self.run_arguments) != 0:
+        if self.run(*self.run_arguments) != 0:
             self.library.fail()
-        return self.forward.kept[3]
+        return self.call.kept[3]
 
     def explain(self) -> str:
         text = ctypes.c_char_p()

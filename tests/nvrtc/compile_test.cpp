@@ -10,6 +10,7 @@
 
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm90.h"
+#include "dispatch/heuristics_sm90_backward.h"
 #include "onepass/error.h"
 #include "plan/common_kernels.h"
 #include "plan/cuda_plan.h"
@@ -137,6 +138,22 @@ TEST_F(NvrtcTest, hopper_kernels_that_no_bundle_holds_keep_to_their_budgets) {
     problem.window_left = shape.head_dim <= 128 && shape.head_dim_v <= 128 ? 100 : -1;
     const KernelSpec spec = choose_sm90_forward(problem, *find_device("h200")).forward;
     EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+  }
+}
+
+TEST_F(NvrtcTest, hopper_backward_kernels_keep_to_their_budgets) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t window_left : {-1, 100}) {
+      for (const Causal mask : {Causal::None, Causal::BottomRight}) {
+        AttentionProblem problem = testing::bf16_problem(1, 4, 4, 4096, 4096, head_dim);
+        problem.gradient = {.dout = problem.out, .dq = problem.q, .dk = problem.k, .dv = problem.v};
+        problem.causal = mask;
+        problem.window_left = window_left;
+        const Sm90BackwardConfig config = choose_sm90_backward(problem, *find_device("h200"));
+        for (const KernelSpec& spec : {config.prepare, config.backward, config.finish})
+          EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+      }
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -226,6 +227,26 @@ TEST(tile_range, header_includes_nothing_of_the_host_so_that_nvrtc_can_compile_i
     EXPECT_EQ(line.find("std::"), std::string::npos) << line;
   }
   EXPECT_GT(lines, 50u);
+}
+
+TEST(tile_range, query_blocks_visit_the_keys_that_their_own_range_has) {
+  for (const Case& c : small_cases()) {
+    for (const Index tile_m : {1, 3}) {
+      for (const Index tile_n : {2, 3}) {
+        for (Index n = 0; n * tile_n < c.seqlen_k; ++n) {
+          const auto blocks = query_blocks(c.band(), c.seqlen_q, n * tile_n,
+                                           std::min(n * tile_n + tile_n, c.seqlen_k), tile_m);
+          for (Index m = 0; m * tile_m < c.seqlen_q; ++m) {
+            const TileRange range = tile_range(c.band(), c.seqlen_k, m * tile_m,
+                                               std::min(m * tile_m + tile_m, c.seqlen_q), tile_n);
+            ASSERT_EQ(blocks.m_block_min <= m && m < blocks.m_block_max,
+                      range.n_block_min <= n && n < range.n_block_max)
+                << c.text() << " tiles " << tile_m << " x " << tile_n << " block " << m << ", " << n;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

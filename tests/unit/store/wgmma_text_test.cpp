@@ -30,6 +30,12 @@ TEST(wgmma_text, a_product_of_shared_operands_starts_anew_and_moves_both_along) 
   }
 }
 
+TEST(wgmma_text, rows_of_b_are_said_to_be_rows) {
+  const std::string text = wgmma_from_shared("product", DType::BF16, 64, {{0, 0}, {2, 128}}, OperandB::Rows);
+  EXPECT_EQ(count(text, "a, b, first, 1, 1, 0, 1;"), 1);
+  EXPECT_EQ(count(text, "a, b, more, 1, 1, 0, 1;"), 1);
+}
+
 TEST(wgmma_text, a_product_of_registers_takes_four_a_step_and_adds_where_it_is_told_to) {
   for (const int n : {8, 64, 96, 128, 256}) {
     const int sums = n / 2;

@@ -1,0 +1,120 @@
+#include "dispatch/heuristics_sm90_backward.h"
+
+#include <gmock/gmock.h>
+
+#include "plan/make_plan.h"
+#include "tests/unit/dispatch/invented.h"
+
+namespace onepass {
+namespace {
+
+using testing::bf16_problem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+using testing::packed_problem;
+
+DeviceInfo h200() { return find_device("h200").value(); }
+
+AttentionProblem backward(AttentionProblem problem) {
+  problem.gradient = {.dout = problem.out, .dq = problem.q, .dk = problem.k, .dv = problem.v};
+  return problem;
+}
+AttentionProblem causal(AttentionProblem problem) {
+  problem.causal = Causal::BottomRight;
+  return problem;
+}
+AttentionProblem plain() { return backward(bf16_problem(2, 16, 4, 512, 512, 128)); }
+
+std::string name_of(const AttentionProblem& problem) {
+  EXPECT_EQ(decline_sm90_backward(problem, h200()), std::nullopt);
+  return kernel_name(choose_sm90_backward(problem, h200()).backward);
+}
+
+TEST(heuristics_sm90_backward, a_head_dim_has_its_tile_and_a_mask_its_kernel) {
+  EXPECT_EQ(name_of(plain()), "sm90_backward_bf16_d128_v128_m64n128w12c1s1b1_l16s16_sm90");
+  EXPECT_EQ(name_of(causal(plain())), "sm90_backward_bf16_d128_v128_m64n128w12c1s1b1_l16s16_end_sm90");
+  AttentionProblem window = backward(bf16_problem(2, 16, 4, 512, 512, 64));
+  window.window_left = 100;
+  EXPECT_EQ(name_of(window), "sm90_backward_bf16_d64_v64_m128n128w12c1s1b1_l16s16_end_begin_sm90");
+  window.window_left = -1;
+  window.window_right = 0;
+  EXPECT_EQ(name_of(window), "sm90_backward_bf16_d64_v64_m128n128w12c1s1b1_l16s16_end_sm90");
+}
+
+TEST(heuristics_sm90_backward, fits_the_shared_memory_of_a_hopper) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const KernelSpec spec =
+        choose_sm90_backward(backward(bf16_problem(1, 1, 1, 64, 64, head_dim)), h200()).backward;
+    EXPECT_LE(static_cast<std::int64_t>(shared_bytes(spec)), h200().shared_bytes_per_block) << head_dim;
+  }
+}
+
+TEST(heuristics_sm90_backward, plans_prepare_backward_and_finish_with_room_for_their_sums) {
+  const Plan plan = make_plan("plan", causal(plain()), {}, h200());
+  EXPECT_EQ(plan.implementation, "sm90_backward");
+  std::vector<std::string> kernels;
+  std::vector<std::int64_t> grids;
+  for (const PlanStep& step : plan.steps) {
+    kernels.push_back(step.kernel.substr(0, step.kernel.find("_bf16")));
+    grids.push_back(step.num_work_items);
+  }
+  EXPECT_THAT(kernels, ElementsAre("sm90_backward_prepare", "sm90_backward", "sm90_backward_finish"));
+  EXPECT_THAT(grids, ElementsAre(2 * 16 * 8, 2 * 4 * 4, 2 * 16 * 8));
+  std::vector<std::pair<std::string, std::size_t>> pieces;
+  for (const WorkspacePiece& piece : plan.workspace) pieces.emplace_back(piece.name, piece.bytes);
+  constexpr std::size_t kRows = 2 * 16 * 512;
+  EXPECT_THAT(pieces, ElementsAre(std::pair(kPieceLseLog2, 4 * kRows), std::pair(kPieceDelta, 4 * kRows),
+                                  std::pair(kPieceDqSums, 4 * 128 * kRows),
+                                  std::pair(kPieceTurns, 4 * kRows / 64), std::pair(kPieceTicket, 8)));
+}
+
+TEST(heuristics_sm90_backward, sinks_get_their_gradients_from_a_step_of_their_own) {
+  AttentionProblem problem = plain();
+  problem.has_sinks = problem.gradient->has_dsinks = true;
+  EXPECT_THAT(make_plan("plan", problem, {}, h200()).steps.back().kernel, HasSubstr("backward_sinks"));
+}
+
+TEST(heuristics_sm90_backward, heads_without_a_mask_take_turns_as_many_as_the_gpu_holds_at_once) {
+  const auto order = [](std::int64_t heads, std::int64_t seqlen) {
+    return choose_sm90_backward(backward(bf16_problem(1, heads, heads, seqlen, seqlen, 128)), h200()).order;
+  };
+  EXPECT_EQ(order(64, 4096), (Sm90BackwardOrder{64 * 32, 0, 4}));    // 132 / 32
+  EXPECT_EQ(order(64, 32768), (Sm90BackwardOrder{64 * 256, 0, 1}));  // more tiles than multiprocessors
+  EXPECT_EQ(order(2, 512), (Sm90BackwardOrder{2 * 4, 0, 2}));
+}
+
+TEST(heuristics_sm90_backward, with_a_mask_the_last_heads_fill_the_end_of_the_launch) {
+  const auto order = [](std::int64_t heads, std::int64_t seqlen) {
+    return choose_sm90_backward(causal(backward(bf16_problem(1, heads, heads, seqlen, seqlen, 128))), h200())
+        .order;
+  };
+  EXPECT_EQ(order(64, 4096), (Sm90BackwardOrder{64 * 32, 60, 4}));
+  EXPECT_EQ(order(16, 16384), (Sm90BackwardOrder{16 * 128, 15, 1}));
+  EXPECT_EQ(order(2, 512), (Sm90BackwardOrder{2 * 4, 0, 2}));
+}
+
+TEST(heuristics_sm90_backward, declines_what_it_does_not_know_yet_with_the_value) {
+  const auto reason = [](auto change) {
+    AttentionProblem problem = plain();
+    change(problem);
+    return decline_sm90_backward(problem, h200());
+  };
+  EXPECT_THAT(reason([](auto& p) { p.softcap = 20; }), Optional(HasSubstr("softcap")));
+  EXPECT_THAT(reason([](auto& p) { p.softmax_scale = 0; }),
+              Optional(HasSubstr("scale that is not positive")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim_v = 64; }), Optional(HasSubstr("they are 128 and 64")));
+  EXPECT_THAT(reason([](auto& p) { p.has_seqused_k = true; }), Optional(HasSubstr("all their rows")));
+  EXPECT_THAT(reason([](auto& p) {
+                p.gradient->dout = {0, 0, 0, 0};
+              }),
+              Optional(HasSubstr("strides of dout")));
+  EXPECT_THAT(reason([](auto& p) { p.gradient->dk.row = 4; }), Optional(HasSubstr("strides of dk")));
+  EXPECT_THAT(reason([](auto& p) { p.seqlen_q = p.total_q = 0; }), Optional(HasSubstr("needs queries")));
+  EXPECT_THAT(decline_sm90_backward(plain(), find_device("a100").value()), Optional(HasSubstr("9.0")));
+  EXPECT_THAT(decline_sm90_backward(backward(packed_problem(2, 4, 4, 512, 900, 512, 900, 128)), h200()),
+              Optional(HasSubstr("dense batches")));
+}
+
+}  // namespace
+}  // namespace onepass
