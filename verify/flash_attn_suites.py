@@ -11,7 +11,7 @@ own helpers (padding, rotary embedding) come from the checkout. Needs torch, pyt
 the cases with rotary embedding. Nothing of the checkout is changed or kept.
 
 What the modules do not have is left out where the rest of the case can still be checked, and listed with the case:
-  backward           gradients are NaN then; a case passes whose other assertions hold
+  backward           where a gradient is refused it is NaN; a case passes whose other assertions hold
   attention_chunk    of the values that a case tries, 0 alone
 Any other argument that is refused (NotImplementedError) ends its case as "refused", with the reason.
 
@@ -167,7 +167,7 @@ def load_all(repository: Path, suites, device: str, only: str) -> tuple[dict, di
 
 def reason_of(message: str) -> str:
     """A short name for what a NotImplementedError refuses."""
-    for pattern in (r": (dropout)_p is", r"(no backward) pass", r": (\w+) is given, and is not supported",
+    for pattern in (r": (dropout)_p is", r": ((?:a gradient of )?\w+) is given, and is not supported",
                     r": (\w+) is .*not supported", r"(no implementation) on"):
         if found := re.search(pattern, message):
             return found.group(1)
@@ -210,7 +210,7 @@ def outcome_of(function, arguments: dict, texts: dict) -> dict:
             return {"result": "failed", "text": f"line {at.lineno if at else '?'}: {words}"}
     text = texts[function.__code__.co_filename]
     if "backward" in LeftOut.names and not asserts_more_than_gradients(text, function.__name__):
-        return {"result": "refused", "reason": "no backward", "text": "it tests gradients alone"}
+        return {"result": "refused", "reason": "no gradient", "text": "it tests gradients alone"}
     return {"result": "passed"} | ({"left_out": sorted(LeftOut.names)} if LeftOut.names else {})
 
 

@@ -5,8 +5,8 @@
 
 What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free
 on the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name:
-dropout, and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. There is no backward pass
-yet: backward() raises NotImplementedError. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
+dropout, and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. backward() gives gradients of
+dense and packed tensors, the same bits in every run. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension.
@@ -32,7 +32,7 @@ _COMMON = """
 
     Raises:
         ValueError: shapes, dtypes, devices or values break a rule.
-        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass yet.
+        NotImplementedError: an argument that is not supported; in backward(): pages.
     """
 
 
@@ -170,7 +170,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
     Raises:
         ValueError: shapes, dtypes, devices or values break a rule.
-        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass.
+        NotImplementedError: an argument that is not supported; in backward(): pages.
     """
     name = "flash_attn_with_kvcache"
     refuse_given(name, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_leftpad=cache_leftpad)

@@ -4,8 +4,8 @@
 
 The log-sum-exp is -inf for rows without keys. `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` have no
 effect. Not supported yet, each refused by name: qv, q_descale (float8 queries), attention_chunk, and in
-flash_attn_with_kvcache new keys (k, v, cu_seqlens_k_new), rotary embedding and cache_leftpad. There is no backward pass
-yet: backward() raises NotImplementedError.
+flash_attn_with_kvcache new keys (k, v, cu_seqlens_k_new), rotary embedding and cache_leftpad. backward() gives gradients
+of dense and packed tensors, the same bits in every run.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension of q and k, dv of v.
@@ -30,7 +30,7 @@ _COMMON = """
 
     Raises:
         ValueError: shapes, dtypes, devices or values break a rule.
-        NotImplementedError: an argument that is not supported; in backward(): there is no backward pass yet.
+        NotImplementedError: an argument that is not supported; in backward(): pages, 8-bit k and v.
     """
 
 

@@ -42,7 +42,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
     Raises:
         ValueError: shapes, dtypes or devices do not fit.
-        NotImplementedError: dropout; in backward(): there is no backward pass yet.
+        NotImplementedError: dropout; no implementation takes the problem, in backward() too.
     """
     if dropout_p:
         refuse_dropout(_NAME, dropout_p)

@@ -1,6 +1,6 @@
-"""torch.ops.onepass.forward: the library's forward call as an operator that torch can trace and compile.
+"""torch.ops.onepass.forward and backward: the library's calls as operators that torch can trace and compile.
 
-Importing this module registers it. The functions of `onepass.sdpa` and `onepass.flash_attn` go through `forward` here,
+Importing this module registers them. The functions of `onepass.sdpa` and `onepass.flash_attn` go through `forward` here,
 which leaves the operator out where nothing of torch's would notice: a Python operator costs torch 20 us a call.
 """
 
@@ -13,6 +13,7 @@ from torch._C import (_are_functorch_transforms_active, _is_any_autocast_enabled
 from torch.compiler import is_dynamo_compiling
 
 from onepass import _core
+from onepass.refuse import refuse
 
 _LIBRARY = torch.library.Library("onepass", "DEF")
 _LIBRARY.define(
@@ -22,6 +23,13 @@ _LIBRARY.define(
     "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', SymInt window_left=-1, "
     "SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, SymInt num_splits=0) "
     "-> (Tensor out, Tensor softmax_lse)",
+    tags=[torch.Tag.pt2_compliant_tag])
+_LIBRARY.define(
+    "backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? alibi_slopes, "
+    "Tensor? bias, Tensor? sinks, SymInt? max_seqlen_q, SymInt? max_seqlen_k, str causal, SymInt window_left, "
+    "SymInt window_right, float? softmax_scale, float softcap, bool wants_dbias, bool wants_dsinks) "
+    "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     tags=[torch.Tag.pt2_compliant_tag])
 
 
@@ -64,10 +72,53 @@ def _shapes(q, k, v, *others, **options):
     return out, q.new_empty(lse_shape, dtype=torch.float32)
 
 
-def _backward(context, grad_out, grad_lse):
-    raise NotImplementedError("onepass: a gradient is asked for, and there is no backward pass yet.\n"
-                              "  Allowed: the forward pass alone.\n"
-                              "  Fix: train with another implementation of attention.")
+def _new_gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
+                   alibi_slopes, bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left, window_right,
+                   softmax_scale, softcap, wants_dbias, wants_dsinks):
+    """Memory for dq, dk, dv, dbias, dsinks; the last two are empty where they are not wanted."""
+    wanted = [torch.empty_like(tensor) for tensor in (q, k, v)]
+    return *wanted, *(torch.empty_like(tensor) if wants else q.new_empty(0)
+                      for tensor, wants in ((bias, wants_dbias), (sinks, wants_dsinks)))
+
+
+def _gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes,
+               bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left, window_right, softmax_scale, softcap,
+               wants_dbias, wants_dsinks):
+    gradients = _new_gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
+                               alibi_slopes, bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left,
+                               window_right, softmax_scale, softcap, wants_dbias, wants_dsinks)
+    if dout.stride(-1) != 1:  # a GPU wants rows in one piece; a sum's gradient is one number, expanded
+        dout = dout.contiguous()
+    # On a CPU the plain loops are all there is, and they want to be asked for by name.
+    options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
+                                   max_seqlen_k, "auto" if q.is_cuda else "reference", 0, 0)
+    dq, dk, dv, dbias, dsinks = gradients
+    _core.backward(options, (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias, sinks, out,
+                             softmax_lse, dout, dlse, dq, dk, dv, dbias if wants_dbias else None,
+                             dsinks if wants_dsinks else None))
+    return gradients
+
+
+def _keep(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:13], *output)
+    ctx.options = inputs[13:20]
+    ctx.set_materialize_grads(False)  # most callers have no use for the log-sum-exp
+
+
+def _backward(ctx, dout, dlse):
+    (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks, k_descale,
+     v_descale, out, softmax_lse) = ctx.saved_tensors
+    wanted = ctx.needs_input_grad + (False,) * 21  # torch leaves out arguments at the end that have their defaults
+    for name, given in (("block_table", block_table is not None), ("k_descale", k_descale is not None),
+                        ("v_descale", v_descale is not None), ("a gradient of alibi_slopes", wanted[8])):
+        if given:
+            refuse("onepass in backward()", f"{name} is given, and is not supported",
+                   "gradients of q, k, v, bias and sinks, of dense or packed keys", "call under torch.no_grad()")
+    dout = torch.zeros_like(out) if dout is None else dout
+    dq, dk, dv, dbias, dsinks = torch.ops.onepass.backward.default(
+        dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias,
+        sinks, *ctx.options, wanted[9], wanted[10])
+    return dq, dk, dv, *(None,) * 6, dbias if wanted[9] else None, dsinks if wanted[10] else None, *(None,) * 10
 
 
 def _autocast_on(device_type: str):
@@ -87,8 +138,10 @@ def _autocast_on(device_type: str):
 
 for _key, _device_type in (("CPU", "cpu"), ("CUDA", "cuda")):
     _LIBRARY.impl("forward", _run, _key)
+    _LIBRARY.impl("backward", _gradients, _key)
     _LIBRARY.impl("forward", _autocast_on(_device_type), "Autocast" + _key)
 torch.library.register_fake("onepass::forward", _shapes, lib=_LIBRARY)
-torch.library.register_autograd("onepass::forward", _backward, lib=_LIBRARY)
+torch.library.register_fake("onepass::backward", _new_gradients, lib=_LIBRARY)
+torch.library.register_autograd("onepass::forward", _backward, setup_context=_keep, lib=_LIBRARY)
 
 _operator = torch.ops.onepass.forward.default

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/prepared_forward.h"
+#include "api/prepared.h"
 #include "arrays.h"
 #include "backends/launch.h"
 #include "library.h"
@@ -208,6 +208,56 @@ nb::object merge_call(int num_threads, const nb::tuple& given, nb::handle out, b
   return tensors.results();
 }
 
+/// The tensors of a backward call: those that it reads, then those that it writes.
+struct BackwardMember {
+  const char* name;
+  TensorView& (*view)(BackwardArguments&);
+};
+
+constexpr std::array<BackwardMember, 19> kBackwardMembers = {
+    {{"q", [](BackwardArguments& a) -> TensorView& { return a.forward.q; }},
+     {"k", [](BackwardArguments& a) -> TensorView& { return a.forward.k; }},
+     {"v", [](BackwardArguments& a) -> TensorView& { return a.forward.v; }},
+     {"cu_seqlens_q", [](BackwardArguments& a) -> TensorView& { return a.forward.cu_seqlens_q; }},
+     {"cu_seqlens_k", [](BackwardArguments& a) -> TensorView& { return a.forward.cu_seqlens_k; }},
+     {"seqused_q", [](BackwardArguments& a) -> TensorView& { return a.forward.seqused_q; }},
+     {"seqused_k", [](BackwardArguments& a) -> TensorView& { return a.forward.seqused_k; }},
+     {"alibi_slopes", [](BackwardArguments& a) -> TensorView& { return a.forward.alibi_slopes; }},
+     {"bias", [](BackwardArguments& a) -> TensorView& { return a.forward.bias; }},
+     {"sinks", [](BackwardArguments& a) -> TensorView& { return a.forward.sinks; }},
+     {"out", [](BackwardArguments& a) -> TensorView& { return a.forward.out; }},
+     {"softmax_lse", [](BackwardArguments& a) -> TensorView& { return a.forward.softmax_lse; }},
+     {"dout", [](BackwardArguments& a) -> TensorView& { return a.dout; }},
+     {"dlse", [](BackwardArguments& a) -> TensorView& { return a.dlse; }},
+     {"dq", [](BackwardArguments& a) -> TensorView& { return a.dq; }},
+     {"dk", [](BackwardArguments& a) -> TensorView& { return a.dk; }},
+     {"dv", [](BackwardArguments& a) -> TensorView& { return a.dv; }},
+     {"dbias", [](BackwardArguments& a) -> TensorView& { return a.dbias; }},
+     {"dsinks", [](BackwardArguments& a) -> TensorView& { return a.dsinks; }}}};
+
+void backward_call(const ForwardOptions& options, const nb::tuple& given) {
+  if (given.size() != kBackwardMembers.size()) throw nb::type_error("another number of tensors");
+  const nb::handle q = PyTuple_GetItem(given.ptr(), 0);
+  const Library library(q, "q");
+  const std::uintptr_t handle = library.current_stream();
+  std::vector<Array> arrays;
+  arrays.reserve(kBackwardMembers.size());
+  BackwardArguments args;
+  for (std::size_t i = 0; i < kBackwardMembers.size(); ++i) {
+    const nb::handle object = PyTuple_GetItem(given.ptr(), static_cast<Py_ssize_t>(i));
+    if (object.is_none()) continue;
+    kBackwardMembers[i].view(args) = arrays.emplace_back(object, kBackwardMembers[i].name, handle).view();
+  }
+  const nb::gil_scoped_release others_run;
+  const dlpack::ExchangeApi* const allocator = library.allocator();
+  if (args.forward.q.device == DeviceKind::Cpu || allocator == nullptr) {
+    return backward(args, options, stream_of(handle));
+  }
+  const std::shared_ptr<const Plan> plan = prepared_backward("backward", args, options);
+  const LibraryMemory workspace(*allocator, args.forward.q.device_idx, plan->workspace_bytes());
+  launch(*plan, args, workspace.bytes(), stream_of(handle));
+}
+
 /// Whether torch must see an operation on these tensors; None is absent.
 bool are_more_than_values(const nb::tuple& tensors) {
   const Torch* const torch = Torch::loaded();
@@ -220,6 +270,10 @@ bool are_more_than_values(const nb::tuple& tensors) {
 }  // namespace
 
 void bind_calls(nb::module_& module) {
+  module.def(
+      "backward", backward_call, nb::arg("options"), nb::arg("tensors"),
+      "onepass::backward of (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias, "
+      "sinks, out, softmax_lse, dout, dlse), into the given (dq, dk, dv, dbias, dsinks): one tuple of all.");
   module.def("forward", forward_call, nb::arg("options"), nb::arg("tensors"), nb::arg("out").none(),
              nb::arg("return_lse"), nb::arg("stream").none(), nb::arg("check_values"), nb::arg("heads_first"),
              "onepass::forward of (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, "

@@ -84,9 +84,10 @@ bool Torch::records_gradient(nb::handle tensor) const {
 void Torch::check_values(nb::handle tensor, const char* name) const {
   if (records_gradient(tensor)) {
     throw NotSupported(format_message(
-        "onepass", fmt::format("{} requires a gradient, and there is no backward pass yet", name),
+        "onepass", fmt::format("{} requires a gradient, and the functions for any array give none", name),
         "tensors without requires_grad, or any tensors under torch.no_grad()",
-        fmt::format("call under torch.no_grad() or torch.inference_mode(), or pass {}.detach()", name)));
+        fmt::format("call onepass.scaled_dot_product_attention or onepass.flash_attn, or pass {}.detach()",
+                    name)));
   }
   if (truth(nb::getattr(tensor, is_neg_)())) {
     throw_invalid("onepass", fmt::format("{} is negated lazily, so its memory holds other values", name),

@@ -27,8 +27,8 @@ class Torch {
   /// Of the tensor's device.
   std::uintptr_t current_stream(nanobind::handle tensor) const;
 
-  /// @throws NotSupported when torch would expect a gradient with respect to `tensor`, as there is no
-  ///   backward pass; InvalidArgument when the values in memory are not the tensor's (torch's lazy negation).
+  /// @throws NotSupported when torch would expect a gradient with respect to `tensor`, as the caller gives
+  ///   none; InvalidArgument when the values in memory are not the tensor's (torch's lazy negation).
   void check_values(nanobind::handle tensor, const char* name) const;
   /// Whether torch has more to do with an operation on `tensor` than its values: it is of a subclass, on a
   /// device without memory, lazily negated, or a gradient with respect to it is recorded.

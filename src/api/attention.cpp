@@ -7,7 +7,7 @@
 #include <memory>
 #include <new>
 
-#include "api/prepared_forward.h"
+#include "api/prepared.h"
 #include "backends/cpu/append_kv.h"
 #include "backends/cpu/merge.h"
 #include "backends/cuda/host/append_kv.h"
@@ -123,8 +123,13 @@ void run(const Plan& plan, const BackwardArguments& args, std::span<std::byte> w
   run_plan(plan, args, workspace, stream);
 }
 
+std::shared_ptr<const Plan> prepared_backward(const char* call, const BackwardArguments& args,
+                                              const ForwardOptions& options) {
+  return prepared(call, args, options);
+}
+
 void backward(const BackwardArguments& args, const ForwardOptions& options, Stream stream) {
-  run_with_workspace(*prepared("backward", args, options), args, stream);
+  run_with_workspace(*prepared_backward("backward", args, options), args, stream);
 }
 
 void merge(const MergeArguments& args, int num_threads, Stream stream) {

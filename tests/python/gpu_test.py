@@ -117,6 +117,23 @@ def test_torchs_flash_backend_runs_it_before_its_own_backward_pass():
         torch.testing.assert_close(one, other, atol=5e-2, rtol=5e-2)
 
 
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(causal=True, window_size=(40, 0), softcap=5.0)])
+def test_gradients_are_the_cpus(options):
+    tensors = [random(2, length, heads, 64) for length, heads in ((90, 8), (120, 2), (120, 2))]
+    weights = random(2, 90, 8, 64)
+
+    def gradients(device, compiled=False):
+        inputs = [tensor.to(device).requires_grad_() for tensor in tensors]
+        attention = torch.compile(flash_attn.flash_attn_func) if compiled else flash_attn.flash_attn_func
+        return torch.autograd.grad((attention(*inputs, **options) * weights.to(device)).sum(), inputs)
+
+    expected, found = gradients("cpu"), gradients("cuda")
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, atol=3e-2, rtol=3e-2)
+    for one, other in zip(gradients("cuda", compiled=True), found, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_workspaces_come_from_torchs_allocator():
     q, k = random(2, 1, 8, 64).cuda(), random(2, 4096, 2, 64).cuda()
     onepass.attention(q, k, k, num_splits=8)

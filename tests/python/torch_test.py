@@ -9,7 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import onepass
-import onepass.torch_ops  # noqa: F401 (registers the operator)
+import onepass.torch_ops
+from onepass.flash_attn import flash_attn_func, flash_attn_varlen_func
 
 some = settings(max_examples=60, deadline=None, database=None)
 
@@ -36,9 +37,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_the_operator_passes_torchs_own_checks(call):
     tensors, options = CALLS[call]()
-    # Of a backward pass there is only its refusal.
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(torch.ops.onepass.forward.default, tensors, options, test_utils=checks)
+    torch.library.opcheck(torch.ops.onepass.forward.default, tensors, options)
 
 
 def test_compiled_code_has_no_graph_breaks_and_takes_any_size():
@@ -57,12 +56,60 @@ def test_compiled_code_has_no_graph_breaks_and_takes_any_size():
     assert frames["unique_graphs"] == 1
 
 
-def test_backward_says_that_there_is_none():
+@pytest.mark.parametrize("options", [{}, dict(is_causal=True), dict(scale=0.3, enable_gqa=True)])
+def test_gradients_are_torchs(options):
+    heads_k = 2 if "enable_gqa" in options else 4
+    q, k, v = (random(2, heads, 7, 8).requires_grad_() for heads in (4, heads_k, heads_k))
+    mask = None if "is_causal" in options else random(4, 7, 7).requires_grad_()
+    inputs = [q, k, v] if mask is None else [q, k, v, mask]
+    weights = random(2, 4, 7, 8)
+
+    def gradients(attention):
+        return torch.autograd.grad((attention(q, k, v, attn_mask=mask, **options) * weights).sum(), inputs)
+
+    for ours, theirs in zip(gradients(onepass.scaled_dot_product_attention),
+                            gradients(functional.scaled_dot_product_attention), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_the_log_sum_exp_and_sinks_have_gradients():
+    q, k, v = (random(2, 5, 2, 8).double().float().requires_grad_() for _ in range(3))
+    sinks = random(2).requires_grad_()
+
+    def formula(q, k, v, sinks):
+        scores = torch.einsum("bshd,bthd->bhst", q, k) / 8**0.5
+        lse = torch.cat([scores, sinks[:, None, None].expand(2, 2, 5, 1)], -1).logsumexp(-1)
+        return torch.einsum("bhst,bthd->bshd", (scores - lse[..., None]).exp(), v), lse
+
+    out, lse = onepass.torch_ops.forward(q, k, v, sinks=sinks, return_lse=True)
+    own_out, own_lse = formula(q, k, v, sinks)
+    torch.testing.assert_close([out, lse], [own_out, own_lse], atol=1e-5, rtol=1e-4)
+    weights, lse_weights = random(2, 5, 2, 8), random(2, 2, 5)
+    for ours, theirs in zip(*(torch.autograd.grad((a * weights).sum() + (b * lse_weights).sum(), [q, k, v, sinks])
+                              for a, b in ((out, lse), (own_out, own_lse))), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+def test_packed_gradients_are_those_of_each_sequence():
+    q, k, v = (random(9, 2, 8).requires_grad_() for _ in range(3))
+    offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
+    packed = flash_attn_varlen_func(q, k, v, offsets, offsets, 5, 5, causal=True)
+    alone = torch.cat([flash_attn_func(q[None, a:b], k[None, a:b], v[None, a:b], causal=True)[0]
+                       for a, b in ((0, 4), (4, 9))])
+    for ours, theirs in zip(torch.autograd.grad(packed.square().sum(), (q, k, v)),
+                            torch.autograd.grad(alone.square().sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_what_has_no_gradient_says_so():
     q = random(1, 3, 2, 8).requires_grad_()
-    out = onepass.scaled_dot_product_attention(q, q, q)
-    assert out.requires_grad
-    with pytest.raises(NotImplementedError, match="no backward pass yet"):
+    pages, table = random(2, 4, 2, 8), torch.tensor([[0, 1]], dtype=torch.int32)
+    out = onepass.torch_ops.forward(q, pages, pages, block_table=table, seqused_k=torch.tensor([5], dtype=torch.int32))
+    with pytest.raises(NotImplementedError, match="block_table is given"):
         out.sum().backward()
+    slopes = torch.rand(2).requires_grad_()
+    with pytest.raises(NotImplementedError, match="a gradient of alibi_slopes"):
+        flash_attn_func(q, q, q, alibi_slopes=slopes).sum().backward()
 
 
 def test_no_graph_is_recorded_where_none_is_wanted():

@@ -1,4 +1,5 @@
-// What forward() does before it takes memory for a workspace, for callers with an allocator of their own.
+// What forward() and backward() do before they take memory for a workspace, for callers with an allocator of
+// their own.
 #pragma once
 
 #include <memory>
@@ -12,5 +13,7 @@ namespace onepass {
 /// @throws InvalidArgument, NotSupported, on a GPU EnvironmentError; `call` names the function.
 std::shared_ptr<const Plan> prepared_forward(const char* call, const ForwardArguments& args,
                                              const ForwardOptions& options);
+std::shared_ptr<const Plan> prepared_backward(const char* call, const BackwardArguments& args,
+                                              const ForwardOptions& options);
 
 }  // namespace onepass
