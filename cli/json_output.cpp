@@ -146,6 +146,14 @@ Json declines_to_json(const std::vector<Decline>& declines) {
   return json;
 }
 
+Json plan_to_json(const Plan& plan);
+
+Json parts_to_json(const Plan& plan) {
+  Json parts = Json::array();
+  for (const Plan& part : plan.parts) parts.push_back(plan_to_json(part));
+  return parts;
+}
+
 Json plan_to_json(const Plan& plan) {
   Json steps = Json::array();
   for (const PlanStep& step : plan.steps) {
@@ -162,6 +170,7 @@ Json plan_to_json(const Plan& plan) {
   return {{"implementation", plan.implementation},
           {"declines", declines_to_json(plan.declines)},
           {"steps", std::move(steps)},
+          {"parts", parts_to_json(plan)},
           {"tile_m", plan.tile_m},
           {"tile_n", plan.tile_n},
           {"tile_heads", plan.tile_heads},

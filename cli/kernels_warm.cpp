@@ -39,6 +39,13 @@ DeviceInfo chosen_gpu(const std::string& name) {
                                         "name the GPU to compile for, such as --device h200"));
 }
 
+void add_kernels(const Plan& plan, std::vector<std::string>& names) {
+  for (const PlanStep& step : plan.steps) {
+    if (std::find(names.begin(), names.end(), step.kernel) == names.end()) names.push_back(step.kernel);
+  }
+  for (const Plan& part : plan.parts) add_kernels(part, names);
+}
+
 /// The kernels of all plans, each once.
 std::vector<std::string> planned_kernels(const std::vector<NamedCase>& cases, const DeviceInfo& device) {
   std::vector<std::string> names;
@@ -47,9 +54,7 @@ std::vector<std::string> planned_kernels(const std::vector<NamedCase>& cases, co
     const verify::CaseShapes shapes = verify::case_shapes(named.values);
     const Plan plan = make_plan(about.c_str(), validate_problem(about.c_str(), shapes.args, shapes.options),
                                 {.backend = Backend::Cuda, .num_splits = shapes.options.num_splits}, device);
-    for (const PlanStep& step : plan.steps) {
-      if (std::find(names.begin(), names.end(), step.kernel) == names.end()) names.push_back(step.kernel);
-    }
+    add_kernels(plan, names);
   }
   return names;
 }

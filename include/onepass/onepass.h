@@ -239,6 +239,22 @@ typedef struct onepass_append_args {
         NULL, NULL, NULL, NULL, NULL, NULL, 0, 0                                                         \
   }
 
+/* Attention of sequences that begin with the same keys; onepass/cascade.h says more. */
+typedef struct onepass_cascade_args {
+  size_t struct_size;
+  const onepass_forward_args* own;     /* the call over each sequence's own keys, and its stream */
+  const onepass_tensor* k_prefix;      /* [Sp, Hk, D], or pages [pages, page_size, Hk, D] with prefix_table */
+  const onepass_tensor* v_prefix;      /* [Sp, Hk, Dv], or pages alike */
+  const onepass_tensor* prefix_table;  /* optional, i32 [max_pages]: pages of the prefix */
+  const onepass_tensor* prefix_seqlen; /* i32 [1]: keys of the prefix in use; optional without prefix_table */
+} onepass_cascade_args;
+
+#define ONEPASS_CASCADE_ARGS_INIT \
+  { sizeof(onepass_cascade_args), NULL, NULL, NULL, NULL, NULL }
+
+/* What a cascade would do: both passes and the workspace. */
+typedef struct onepass_cascade_plan onepass_cascade_plan;
+
 /* A plan: which implementation runs and how. Made for shapes, strides, dtypes, options and length bounds;
  * holds no data and may be run any number of times. */
 typedef struct onepass_plan onepass_plan;
@@ -353,6 +369,23 @@ ONEPASS_API onepass_status onepass_merge(const onepass_merge_args* args, int32_t
  * ONEPASS_INVALID_ARGUMENT, and on a GPU ONEPASS_NOT_SUPPORTED (f32; more rows than one grid holds) and
  * ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_append_kv(const onepass_append_args* args, int32_t num_threads);
+
+/* Attention over a common prefix, computed once for all sequences, and each sequence's own keys. `options`
+ * may be NULL for the defaults. Allocates a workspace; to keep it across calls, use a plan.
+ * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY, on a GPU ONEPASS_ENVIRONMENT. */
+ONEPASS_API onepass_status onepass_cascade(const onepass_cascade_args* args,
+                                           const onepass_forward_options* options);
+
+/* The same in steps, each as the function of onepass_plan_... with that name. */
+ONEPASS_API onepass_status onepass_cascade_plan_create(const onepass_cascade_args* args,
+                                                       const onepass_forward_options* options,
+                                                       const char* device, onepass_cascade_plan** plan);
+ONEPASS_API void onepass_cascade_plan_destroy(onepass_cascade_plan* plan);
+ONEPASS_API onepass_status onepass_cascade_plan_workspace_bytes(const onepass_cascade_plan* plan,
+                                                                size_t* bytes);
+ONEPASS_API onepass_status onepass_cascade_plan_run(const onepass_cascade_plan* plan,
+                                                    const onepass_cascade_args* args, void* workspace,
+                                                    size_t workspace_bytes);
 
 /* NOLINTEND(readability-identifier-naming, modernize-use-nullptr) */
 

@@ -85,6 +85,8 @@ struct ONEPASS_API Plan {
   std::string implementation;     ///< name of the one that accepted
   std::vector<Decline> declines;  ///< those asked before it
   std::vector<PlanStep> steps;
+  /// Of a packed batch with sequences of many query rows and of few: after `steps`, a launch for each kind.
+  std::vector<Plan> parts;
   std::int64_t tile_m = 0;      ///< query rows of one tile
   std::int64_t tile_n = 0;      ///< key rows of one tile
   std::int64_t tile_heads = 1;  ///< query heads of one key head whose rows fill a tile together

@@ -17,10 +17,11 @@ What is computed, to the letter: docs/spec.md. What a call would do and why: `on
 import importlib
 
 from onepass._core import Plan, info, known_devices, version as _version
-from onepass.calls import attention, attention_paged, attention_varlen, merge, plan
+from onepass.calls import append_kv, attention, attention_cascade, attention_paged, attention_varlen, merge, plan
 
 __version__ = _version()
-__all__ = ["Plan", "attention", "attention_paged", "attention_varlen", "info", "known_devices", "merge", "plan"]
+__all__ = ["Plan", "append_kv", "attention", "attention_cascade", "attention_paged", "attention_varlen", "info",
+           "known_devices", "merge", "plan"]
 
 # These need torch, which takes a second to import; `import onepass` does not.
 _FOR_TORCH = {"scaled_dot_product_attention": "onepass.sdpa", "install_as_flash_attn": "onepass.flash_attn",

@@ -115,6 +115,77 @@ def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q
     return _core.forward(options, tensors, out, return_lse, stream, True, False)
 
 
+def attention_cascade(q, k, v, k_prefix, v_prefix, *, prefix_table=None, prefix_seqlen=None, cu_seqlens_q=None,
+                      cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
+                      max_seqlen_q: int | None = None, max_seqlen_k: int | None = None, causal: bool | str = True,
+                      scale: float | None = None, softcap: float = 0.0, sinks=None, k_descale=None, v_descale=None,
+                      return_lse: bool = False, out=None, backend: str = "auto", num_threads: int = 0,
+                      stream=None) -> Any:
+    """Attention of sequences that begin with the same keys, which are read once for all of them. Causal by default.
+
+    The result is that of a call whose every sequence has the prefix before its own keys; every query row sees the whole
+    prefix. Two passes and a merge: worth it where the prefix is long and many sequences share it.
+
+    Args:
+        q: [B, Sq, Hq, D], its rows evenly spaced, or packed [Tq, Hq, D] with cu_seqlens_q.
+        k, v: each sequence's own keys and values, dense, packed with cu_seqlens_k, or pages with block_table and
+            seqused_k, as in `attention`, `attention_varlen` and `attention_paged`. A sequence may have none.
+        k_prefix, v_prefix: [Sp, Hk, D] and [Sp, Hk, Dv]; with prefix_table pages [pages, page_size, Hk, D], k and v
+            themselves if those are paged.
+        prefix_table: int32 [max_pages]: the pages of the prefix.
+        prefix_seqlen: int32 [1]: keys of the prefix in use; needed with prefix_table.
+        max_seqlen_q, max_seqlen_k: bounds of the own rows and keys.
+
+    Other arguments and errors are those of `attention`; descale factors are the same for all sequences.
+
+    Returns:
+        out of q's shape with Dv, or (out, lse).
+    """
+    options = _options(causal, None, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, 0)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, None, None, sinks, k_descale,
+               v_descale)
+    return _core.cascade(options, tensors, (k_prefix, v_prefix, prefix_table, prefix_seqlen), out, return_lse, stream)
+
+
+def append_kv(k_new, v_new, k_cache, v_cache, *, cache_seqlens=None, block_table=None, cache_batch_idx=None,
+              cu_seqlens_new=None, seqused_new=None, rotary_cos=None, rotary_sin=None, rotary_positions=None,
+              rotary_interleaved: bool = False, q=None, q_out=None, cu_seqlens_q=None,
+              q_at_first_position: bool = False, seqlens_out=None, overflow=None, num_threads: int = 0,
+              stream=None) -> Any:
+    """Writes new keys and values behind those that a cache holds, with rotary embedding if tables are given.
+
+    Args:
+        k_new, v_new: [B, Sn, Hk, D] and [B, Sn, Hk, Dv], or packed [Tn, Hk, D] with cu_seqlens_new; float32, float16 or
+            bfloat16 (on a GPU not float32).
+        k_cache, v_cache: written. Contiguous [B, capacity, Hk, D] (any number of rows with cache_batch_idx), or pages
+            [pages, page_size, Hk, D] with block_table.
+        cache_seqlens: int32 [B]: rows that the cache holds; new row t becomes row cache_seqlens[b] + t. Default: 0.
+        block_table: int32 [B, max_pages]: row t is in page block_table[b][t / page_size].
+        cache_batch_idx: int32 [B]: where each sequence is in a contiguous cache.
+        seqused_new: int32 [B]: new rows of each sequence in use, from its start.
+        rotary_cos, rotary_sin: float32 or k_new's dtype, [positions, R / 2], for the first R elements of keys and q.
+        rotary_positions: int32 [B]: position of the first new row, and of the first row of q. Default: cache_seqlens.
+        rotary_interleaved: pair i is elements 2 i and 2 i + 1; else i and i + R / 2.
+        q: [B, Sq, Hq, D] or packed [Tq, Hq, D] with cu_seqlens_q: turned, too.
+        q_out: where the turned q goes; q itself is allowed. Default: a new array.
+        q_at_first_position: every row of q stands at its sequence's first position.
+        seqlens_out: int32 [B], written: rows that the cache holds afterwards: the seqused_k of the attention to follow.
+        overflow: int32 [B], on a GPU: set to 1 where a sequence did not fit and nothing was written for it; never
+            cleared. Default: the next call on this GPU raises ValueError.
+        num_threads, stream: as for `attention`.
+
+    Returns:
+        The turned q; None without q.
+
+    Raises:
+        ValueError: also for a sequence that does not fit, on the CPU, before anything is written.
+        Others as `attention`.
+    """
+    tensors = (k_new, v_new, k_cache, v_cache, cu_seqlens_new, seqused_new, cache_seqlens, block_table, cache_batch_idx,
+               rotary_cos, rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, overflow, q_out)
+    return _core.append_kv(tensors, rotary_interleaved, q_at_first_position, num_threads, stream, True)
+
+
 def merge(out_a, lse_a, out_b, lse_b, *, return_lse: bool = True, out=None, num_threads: int = 0,
           stream=None) -> Any:
     """Joins two results of the same queries over disjoint sets of keys, as if one call had seen all keys.

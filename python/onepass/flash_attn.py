@@ -5,8 +5,8 @@
 
 What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free
 on the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name:
-dropout, and in flash_attn_with_kvcache new keys (k, v), rotary embedding and cache_leftpad. backward() gives gradients of
-dense and packed tensors, the same bits in every run. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
+dropout, and in flash_attn_with_kvcache cache_leftpad and gradients through new keys. backward() gives gradients of dense
+and packed tensors, the same bits in every run. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension.
@@ -14,6 +14,7 @@ multiple of g), d head dimension.
 
 import sys
 
+from onepass.append import append_new
 from onepass.kv_cache import cache_rows
 from onepass.refuse import refuse_dropout, refuse_given
 from onepass.torch_ops import forward
@@ -160,12 +161,15 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     Args:
         q: float16, bfloat16 or float32.
         k_cache, v_cache: (b_cache, s_cache, g, d); with block_table pages (num_pages, page_size, g, d), any page_size.
-        k, v, rotary_cos, rotary_sin, cache_leftpad: None only.
-        cache_seqlens: int, or int32 (b,): keys of each sequence; default: the whole cache.
+        k, v: (b, s_new, g, d), written into the cache behind the keys that it holds; then part of the attention.
+        rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at cache_seqlens and after;
+            those of q all at cache_seqlens without causal and window_size.
+        cache_leftpad: None only.
+        cache_seqlens: int, or int32 (b,): keys of each sequence before k; default: the whole cache, without k.
         cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
         block_table: int32 (b, max_pages): the pages of each sequence.
         softmax_scale, causal, window_size, softcap, alibi_slopes: as in flash_attn_func.
-        rotary_interleaved: no effect without rotary_cos.
+        rotary_interleaved: pairs are neighbours; else half of rotary_dim apart.
         num_splits: parts that the keys are split into; 0 lets the planner choose.
 
     Raises:
@@ -173,7 +177,11 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         NotImplementedError: an argument that is not supported; in backward(): pages.
     """
     name = "flash_attn_with_kvcache"
-    refuse_given(name, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_leftpad=cache_leftpad)
+    refuse_given(name, cache_leftpad=cache_leftpad)
+    q, cache_seqlens = append_new(
+        name, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=block_table,
+        cache_batch_idx=cache_batch_idx, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, each_row_its_position=causal or tuple(window_size) != (-1, -1))
     seqused_k, block_table = cache_rows(name, k_cache, q.shape[0], cache_seqlens, cache_batch_idx, block_table)
     found = forward(q, k_cache, v_cache, seqused_k=seqused_k, block_table=block_table,
                     alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",

@@ -4,13 +4,14 @@
 
 The log-sum-exp is -inf for rows without keys. `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` have no
 effect. Not supported yet, each refused by name: qv, q_descale (float8 queries), attention_chunk, and in
-flash_attn_with_kvcache new keys (k, v, cu_seqlens_k_new), rotary embedding and cache_leftpad. backward() gives gradients
-of dense and packed tensors, the same bits in every run.
+flash_attn_with_kvcache cache_leftpad and gradients through new keys. backward() gives gradients of dense and packed
+tensors, the same bits in every run.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension of q and k, dv of v.
 """
 
+from onepass.append import append_new
 from onepass.calls import merge
 from onepass.kv_cache import cache_rows
 from onepass.refuse import refuse, refuse_given
@@ -117,10 +118,14 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
     Args:
         q: (b, sq, h, d), or packed (tq, h, d) with cu_seqlens_q and max_seqlen_q.
         k_cache, v_cache: (b_cache, s_cache, g, d); with page_table pages (num_pages, page_size, g, d).
-        cache_seqlens: int, or int32 (b,): keys of each sequence; default: the whole cache.
+        cache_seqlens: int, or int32 (b,): keys of each sequence before k; default: the whole cache, without k.
         cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
         page_table: int32 (b, max_pages): the pages of each sequence.
-        k, v, qv, rotary_cos, rotary_sin, rotary_seqlens, cache_leftpad, cu_seqlens_k_new, q_descale: None only.
+        k, v: (b, s_new, g, d), or packed (t_new, g, d) with cu_seqlens_k_new: written into the cache behind the keys
+            that it holds, then part of the attention.
+        rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at rotary_seqlens (default:
+            cache_seqlens) and after; those of q all at that one without causal and window_size.
+        qv, cache_leftpad, q_descale: None only.
 
     Returns:
         out (b, sq, h, dv) or (tq, h, dv); with return_softmax_lse (out, lse, None, None), lse (b, h, sq) or (h, tq):
@@ -129,8 +134,12 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
     Other arguments and errors are those of flash_attn_func.
     """
     name = "flash_attn_with_kvcache"
-    refuse_given(name, k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens,
-                 cache_leftpad=cache_leftpad, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale)
+    refuse_given(name, qv=qv, cache_leftpad=cache_leftpad, q_descale=q_descale)
+    q, cache_seqlens = append_new(
+        name, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=page_table,
+        cache_batch_idx=cache_batch_idx, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, each_row_its_position=causal or tuple(window_size) != (-1, -1),
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_new=cu_seqlens_k_new, rotary_positions=rotary_seqlens)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     lengths, table = cache_rows(name, k_cache, batch, cache_seqlens, cache_batch_idx, page_table)
     found = _attend(name, q, k_cache, v_cache, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,

@@ -18,6 +18,7 @@
 #include "library.h"
 #include "module.h"
 #include "onepass/attention.h"
+#include "onepass/cascade.h"
 #include "support/message.h"
 #include "threads.h"
 
@@ -258,6 +259,33 @@ void backward_call(const ForwardOptions& options, const nb::tuple& given) {
   launch(*plan, args, workspace.bytes(), stream_of(handle));
 }
 
+nb::object cascade_call(const ForwardOptions& options, const nb::tuple& given, const nb::tuple& of_prefix,
+                        nb::handle out, bool return_lse, nb::handle stream) {
+  constexpr std::array<Member<CascadeArguments>, 4> kMembers = {
+      {{"k_prefix", &CascadeArguments::k_prefix},
+       {"v_prefix", &CascadeArguments::v_prefix},
+       {"prefix_table", &CascadeArguments::prefix_table},
+       {"prefix_seqlen", &CascadeArguments::prefix_seqlen}}};
+  if (of_prefix.size() != kMembers.size()) throw nb::type_error("another number of tensors");
+  ForwardTensors tensors(kForwardMembers, given, stream, /*check_values=*/true);
+  add_outputs(tensors, out, return_lse);
+  CascadeArguments args;
+  args.own = tensors.arguments();
+  std::vector<Array> arrays;
+  arrays.reserve(kMembers.size());
+  for (std::size_t i = 0; i < kMembers.size(); ++i) {
+    const nb::object object = of_prefix[i];
+    if (object.is_none()) continue;
+    const auto handle = reinterpret_cast<std::uintptr_t>(tensors.stream().handle);
+    args.*kMembers[i].view = arrays.emplace_back(object, kMembers[i].name, handle).view();
+  }
+  {
+    const nb::gil_scoped_release others_run;
+    cascade(args, options, tensors.stream());
+  }
+  return tensors.results();
+}
+
 /// Whether torch must see an operation on these tensors; None is absent.
 bool are_more_than_values(const nb::tuple& tensors) {
   const Torch* const torch = Torch::loaded();
@@ -288,6 +316,10 @@ void bind_calls(nb::module_& module) {
   module.def("merge", merge_call, nb::arg("num_threads"), nb::arg("tensors"), nb::arg("out").none(),
              nb::arg("return_lse"), nb::arg("stream").none(),
              "onepass::merge of (out_a, lse_a, out_b, lse_b): out, or (out, lse).");
+  module.def("cascade", cascade_call, nb::arg("options"), nb::arg("tensors"), nb::arg("prefix"),
+             nb::arg("out").none(), nb::arg("return_lse"), nb::arg("stream").none(),
+             "onepass::cascade of the tensors of forward and (k_prefix, v_prefix, prefix_table, "
+             "prefix_seqlen): out, or (out, lse).");
   module.def("are_more_than_values", are_more_than_values, nb::arg("tensors"),
              "Whether torch has more to do with an operation on any of these tensors than their values.");
 }

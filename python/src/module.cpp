@@ -30,5 +30,6 @@ NB_MODULE(_core, module) {
   onepass::python::bind_options(module);
   onepass::python::bind_plan(module);
   onepass::python::bind_calls(module);
+  onepass::python::bind_append(module);
   onepass::python::bind_info(module);
 }

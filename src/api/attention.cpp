@@ -1,12 +1,9 @@
 // The public calls: views and options -> problem -> plan -> launch. No arithmetic and no rule lives here.
 #include "onepass/attention.h"
 
-#include <fmt/format.h>
-
-#include <cstdint>
 #include <memory>
-#include <new>
 
+#include "api/call_workspace.h"
 #include "api/prepared.h"
 #include "backends/cpu/append_kv.h"
 #include "backends/cpu/merge.h"
@@ -16,26 +13,11 @@
 #include "backends/launch.h"
 #include "plan/make_plan.h"
 #include "plan/plan_cache.h"
-#include "plan/workspace.h"
 #include "problem/validate.h"
 #include "support/message.h"
 
 namespace onepass {
 namespace {
-
-void check_workspace(const Plan& plan, std::span<std::byte> workspace) {
-  const std::size_t needed = plan.workspace_bytes();
-  if (workspace.size() < needed) {
-    throw_invalid("run", fmt::format("workspace has {} bytes", workspace.size()),
-                  fmt::format("at least plan.workspace_bytes() = {} bytes", needed),
-                  "allocate plan.workspace_bytes() bytes");
-  }
-  if (needed > 0 && reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0) {
-    throw_invalid("run", "workspace starts at an address that is no multiple of 64",
-                  "an address aligned to 64 bytes",
-                  "allocate it with std::aligned_alloc or operator new with std::align_val_t{64}");
-  }
-}
 
 PlanRequest request_of(const ForwardOptions& options) {
   return {options.backend, options.num_threads, options.num_splits};
@@ -52,17 +34,13 @@ DeviceInfo device_of(const Arguments& args) {
 
 int cpu_threads(int num_threads) { return num_threads > 0 ? num_threads : this_cpu().num_processors; }
 
-struct AlignedDelete {
-  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kWorkspaceAlignment}); }
-};
-
 template <class Arguments>
 void run_plan(const Plan& plan, const Arguments& args, std::span<std::byte> workspace, Stream stream) {
   if (plan.problem == nullptr) {
     throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
   }
   validate_run("run", *plan.problem, args);
-  check_workspace(plan, workspace);
+  check_workspace(plan.workspace_bytes(), workspace);
   launch(plan, args, workspace, stream);
 }
 
@@ -76,16 +54,8 @@ std::shared_ptr<const Plan> prepared(const char* call, const Arguments& args, co
 
 template <class Arguments>
 void run_with_workspace(const Plan& plan, const Arguments& args, Stream stream) {
-  const std::size_t bytes = plan.workspace_bytes();
-  const TensorView& q = queries_of(args);
-  if (q.device == DeviceKind::Cuda) {
-    const cuda::StreamMemory memory(q.device_idx, bytes, stream);
-    launch(plan, args, memory.bytes(), stream);
-    return;
-  }
-  const std::unique_ptr<std::byte[], AlignedDelete> memory(
-      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kWorkspaceAlignment})));
-  launch(plan, args, {memory.get(), bytes}, stream);
+  const CallWorkspace memory(queries_of(args), plan.workspace_bytes(), stream);
+  launch(plan, args, memory.bytes(), stream);
 }
 
 }  // namespace

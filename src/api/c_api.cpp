@@ -11,6 +11,7 @@
 #include "api/status_guard.h"
 #include "onepass/append_kv.h"
 #include "onepass/attention.h"
+#include "onepass/cascade.h"
 #include "onepass/onepass.h"
 #include "support/message.h"
 
@@ -19,6 +20,11 @@ struct onepass_plan {  // NOLINT(readability-identifier-naming): named by onepas
   onepass::Plan value;
   mutable std::mutex explain_mutex;
   mutable std::string explanation;  // made by the first onepass_plan_explain
+};
+
+/// The handle behind onepass_cascade_plan*.
+struct onepass_cascade_plan {  // NOLINT(readability-identifier-naming): named by onepass.h
+  onepass::CascadePlan value;
 };
 
 namespace onepass::c {
@@ -49,6 +55,7 @@ static_assert(sizeof(onepass_forward_options) ==
               offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
 static_assert(sizeof(onepass_backward_args) == offsetof(onepass_backward_args, dbias) + sizeof(void*));
 static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
+static_assert(sizeof(onepass_cascade_args) == offsetof(onepass_cascade_args, prefix_seqlen) + sizeof(void*));
 static_assert(sizeof(onepass_append_args) ==
               offsetof(onepass_append_args, q_at_first_position) + sizeof(std::int32_t));
 
@@ -58,6 +65,7 @@ constexpr onepass_forward_options kOptionsDefaults = ONEPASS_FORWARD_OPTIONS_INI
 constexpr onepass_backward_args kBackwardDefaults = ONEPASS_BACKWARD_ARGS_INIT;
 constexpr onepass_merge_args kMergeDefaults = ONEPASS_MERGE_ARGS_INIT;
 constexpr onepass_append_args kAppendDefaults = ONEPASS_APPEND_ARGS_INIT;
+constexpr onepass_cascade_args kCascadeDefaults = ONEPASS_CASCADE_ARGS_INIT;
 
 // What even the oldest caller gives.
 constexpr std::size_t kTensorMinimum = offsetof(onepass_tensor, device);
@@ -66,6 +74,7 @@ constexpr std::size_t kOptionsMinimum = sizeof(std::size_t);
 constexpr std::size_t kBackwardMinimum = offsetof(onepass_backward_args, dlse);
 constexpr std::size_t kMergeMinimum = offsetof(onepass_merge_args, lse);
 constexpr std::size_t kAppendMinimum = offsetof(onepass_append_args, cu_seqlens_new);
+constexpr std::size_t kCascadeMinimum = offsetof(onepass_cascade_args, prefix_table);
 
 void require(const char* call, const void* pointer, const char* name, const char* meaning) {
   if (pointer != nullptr) return;
@@ -227,18 +236,39 @@ onepass_status create_plan(const char* call, const Args* args, const onepass_for
   });
 }
 
+std::span<std::byte> workspace_of(const char* call, void* workspace, std::size_t bytes) {
+  if (workspace == nullptr && bytes > 0) {
+    throw_invalid(call, fmt::format("workspace is NULL, but workspace_bytes is {}", bytes),
+                  "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
+  }
+  return {static_cast<std::byte*>(workspace), bytes};
+}
+
 template <class Args>
 onepass_status run_plan(const char* call, const onepass_plan* plan, const Args* args, void* workspace,
                         std::size_t workspace_bytes) {
   return guarded(call, [&] {
     require(call, plan, "plan", "a plan made by onepass_plan_create");
-    if (workspace == nullptr && workspace_bytes > 0) {
-      throw_invalid(call, fmt::format("workspace is NULL, but workspace_bytes is {}", workspace_bytes),
-                    "the address of workspace_bytes bytes, or NULL and 0", "pass the workspace");
-    }
-    onepass::run(plan->value, arguments_of(call, args), {static_cast<std::byte*>(workspace), workspace_bytes},
-                 stream_of(call, args));
+    const std::span<std::byte> memory = workspace_of(call, workspace, workspace_bytes);
+    onepass::run(plan->value, arguments_of(call, args), memory, stream_of(call, args));
   });
+}
+
+onepass_cascade_args cascade_args(const char* call, const onepass_cascade_args* given) {
+  const onepass_cascade_args a = read_struct(call, "args", given, kCascadeDefaults, kCascadeMinimum);
+  require(call, a.own, "args.own", "the address of an onepass_forward_args");
+  return a;
+}
+
+CascadeArguments cascade_arguments_of(const char* call, const onepass_cascade_args* given) {
+  const onepass_cascade_args a = cascade_args(call, given);
+  CascadeArguments args;
+  args.own = arguments_of(call, a.own);
+  read_view(call, "k_prefix", a.k_prefix, args.k_prefix);
+  read_view(call, "v_prefix", a.v_prefix, args.v_prefix);
+  read_view(call, "prefix_table", a.prefix_table, args.prefix_table);
+  read_view(call, "prefix_seqlen", a.prefix_seqlen, args.prefix_seqlen);
+  return args;
 }
 
 /// DLPack's DLTensor, whose layout has not changed since dlpack.h 0.2.
@@ -413,5 +443,51 @@ onepass_status onepass_append_kv(const onepass_append_args* args, int32_t num_th
         .q_at_first_position = flag(kCall, "q_at_first_position", a.q_at_first_position),
         .num_threads = num_threads};
     onepass::append_kv(append, options, {a.stream});
+  });
+}
+
+onepass_status onepass_cascade(const onepass_cascade_args* args, const onepass_forward_options* options) {
+  constexpr const char* kCall = "onepass_cascade";
+  return guarded(kCall, [&] {
+    const onepass::CascadeArguments arguments = cascade_arguments_of(kCall, args);
+    onepass::cascade(arguments, options_of(kCall, options), stream_of(kCall, cascade_args(kCall, args).own));
+  });
+}
+
+onepass_status onepass_cascade_plan_create(const onepass_cascade_args* args,
+                                           const onepass_forward_options* options, const char* device,
+                                           onepass_cascade_plan** plan) {
+  constexpr const char* kCall = "onepass_cascade_plan_create";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "the address of a pointer that receives the plan");
+    *plan = nullptr;
+    const onepass::CascadeArguments arguments = cascade_arguments_of(kCall, args);
+    const onepass::ForwardOptions chosen = options_of(kCall, options);
+    auto made = std::make_unique<onepass_cascade_plan>();
+    made->value = device == nullptr ? onepass::plan(arguments, chosen)
+                                    : onepass::plan(arguments, chosen, device_named(kCall, device));
+    *plan = made.release();
+  });
+}
+
+void onepass_cascade_plan_destroy(onepass_cascade_plan* plan) { delete plan; }
+
+onepass_status onepass_cascade_plan_workspace_bytes(const onepass_cascade_plan* plan, size_t* bytes) {
+  constexpr const char* kCall = "onepass_cascade_plan_workspace_bytes";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "a plan made by onepass_cascade_plan_create");
+    require(kCall, bytes, "bytes", "the address of a size_t that receives the number");
+    *bytes = plan->value.workspace_bytes();
+  });
+}
+
+onepass_status onepass_cascade_plan_run(const onepass_cascade_plan* plan, const onepass_cascade_args* args,
+                                        void* workspace, size_t workspace_bytes) {
+  constexpr const char* kCall = "onepass_cascade_plan_run";
+  return guarded(kCall, [&] {
+    require(kCall, plan, "plan", "a plan made by onepass_cascade_plan_create");
+    const std::span<std::byte> memory = workspace_of(kCall, workspace, workspace_bytes);
+    const onepass::CascadeArguments arguments = cascade_arguments_of(kCall, args);
+    onepass::run(plan->value, arguments, memory, stream_of(kCall, cascade_args(kCall, args).own));
   });
 }

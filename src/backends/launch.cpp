@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <vector>
 
 #include "backends/cpu/backend.h"
 #include "backends/cuda/host/backward.h"
 #include "backends/cuda/host/forward.h"
+#include "plan/mixed_plan.h"
+#include "plan/planned_kernel.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
 
@@ -26,6 +29,7 @@ struct Runner {
 };
 
 constexpr Runner<ForwardArguments> kForward[] = {
+    {kMixedForward, cuda::run_mixed},
     {"sm90_forward", cuda::run_forward},
     {"sm90_decode", cuda::run_forward},
     {"sm80_forward", cuda::run_forward},
@@ -60,6 +64,15 @@ void launch(const Plan& plan, const ForwardArguments& args, std::span<std::byte>
 
 void launch(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace, Stream stream) {
   launch_one_of<BackwardArguments>(kBackward, plan, args, workspace, stream);
+}
+
+void fill_unowned_rows(const Plan& plan, const ForwardArguments& args, Stream stream) {
+  if (plan.device.kind == DeviceInfo::Kind::Cpu) return cpu::fill_unowned_rows(*plan.problem, args);
+  Plan fill = plan;
+  fill.parts.clear();
+  std::erase_if(fill.steps,
+                [](const PlanStep& step) { return step.gpu_kernel->spec.family != KernelFamily::FillRows; });
+  cuda::run_forward(fill, args, {}, stream);
 }
 
 }  // namespace onepass

@@ -159,7 +159,7 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
 class Collection {
  public:
   void add(const AttentionProblem& problem, const Target& target) {
-    const Plan plan = make_plan("kernels", problem, {.backend = Backend::Cuda}, invent(target));
+    const Plan plan = make_plan_of_one_launch("kernels", problem, {.backend = Backend::Cuda}, invent(target));
     for (const PlanStep& step : plan.steps) add(step.gpu_kernel->spec, target);
   }
   void add(const KernelSpec& spec, const Target& target) {
@@ -180,6 +180,7 @@ std::vector<CommonKernel> common_kernels() {
   Collection found;
   for (const Target& target : kTargets) {
     found.add(merge_states_kernel(target.compute_capability), target);
+    found.add(part_lengths_kernel(target.compute_capability), target);
     for (const DType dtype : kBothTypes) {
       found.add(append_kv_kernel(target.compute_capability, dtype, 16), target);
     }

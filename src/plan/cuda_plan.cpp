@@ -155,6 +155,16 @@ void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {
   }
 }
 
+void lay_out_lengths(Plan& plan) {
+  const AttentionProblem& problem = *plan.problem;
+  KernelSpec spec;
+  spec.architecture = plan.device.compute_capability;
+  spec.dtype = problem.q_dtype;
+  add_step(plan, row_kernel(KernelFamily::FillRows, spec), ceil_div(problem.total_q, kRowWarps));
+  const KernelSpec lengths = part_lengths_kernel(plan.device.compute_capability);
+  add_step(plan, lengths, ceil_div(problem.batch, num_threads(lengths)));
+}
+
 const PlannedKernel* forward_kernel(const Plan& plan) {
   for (const PlanStep& step : plan.steps) {
     const KernelFamily family = step.gpu_kernel->spec.family;
@@ -173,6 +183,14 @@ std::int64_t num_row_tiles(const Plan& plan) {
 KernelSpec merge_states_kernel(int compute_capability) {
   KernelSpec spec;
   spec.family = KernelFamily::MergeStates;
+  spec.architecture = compute_capability;
+  spec.num_warps = kRowWarps;
+  return spec;
+}
+
+KernelSpec part_lengths_kernel(int compute_capability) {
+  KernelSpec spec;
+  spec.family = KernelFamily::PartLengths;
   spec.architecture = compute_capability;
   spec.num_warps = kRowWarps;
   return spec;

@@ -25,6 +25,12 @@ std::int64_t num_row_tiles(const Plan& plan);
 /// What merge() launches on a GPU of this compute capability: a warp per row and head.
 KernelSpec merge_states_kernel(int compute_capability);
 
+/// The steps of a mixed plan: fills rows of no sequence, and writes the lengths for both of its parts.
+void lay_out_lengths(Plan& plan);
+
+/// What writes the lengths for the parts of a mixed plan: a thread for each sequence.
+KernelSpec part_lengths_kernel(int compute_capability);
+
 /// What append_kv() launches: a block per row, which it reads and writes in pieces of load_bytes (16 or 2).
 KernelSpec append_kv_kernel(int compute_capability, DType dtype, int load_bytes);
 

@@ -98,6 +98,26 @@ void add_accounting(std::string& text, const AttentionProblem& problem, const Ac
                        is_ragged(problem) ? " if every sequence has the longest length" : ""));
 }
 
+/// Kernels, tiles and splits of a plan without its parts.
+void add_steps(std::string& text, const Plan& plan) {
+  const bool cpu = plan.device.kind == DeviceInfo::Kind::Cpu;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    add_line(
+        text, fmt::format("step {}", i + 1),
+        fmt::format(fmt::runtime(cpu ? "{}: {} work items on {} threads" : "{}: {} blocks of {} threads"),
+                    plan.steps[i].kernel, plan.steps[i].num_work_items, plan.steps[i].num_threads));
+    if (const auto occupancy = step_occupancy(plan, plan.steps[i], Bundle::shipped()))
+      add_occupancy(text, *occupancy);
+  }
+  if (!plan.parts.empty()) return;
+  add_line(text, "tiles",
+           fmt::format("{} rows (queries of {} head{}) x {} keys", plan.tile_m, plan.tile_heads,
+                       plan.tile_heads == 1 ? "" : "s that share a key head", plan.tile_n));
+  add_line(text, "splits",
+           plan.num_splits == 1 ? "1: the keys of a tile are read in one piece"
+                                : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits));
+}
+
 }  // namespace
 
 std::string bytes_text(double bytes) {
@@ -136,27 +156,19 @@ std::string explain_accounting(const AttentionProblem& problem, const DeviceInfo
 }
 
 std::string Plan::explain() const {
-  const bool cpu = device.kind == DeviceInfo::Kind::Cpu;
   std::string text;
   add_problem_and_device(text, *problem, device);
   add_line(text, "implementation", implementation);
   for (const Decline& decline : declines) {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);
   }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    add_line(
-        text, fmt::format("step {}", i + 1),
-        fmt::format(fmt::runtime(cpu ? "{}: {} work items on {} threads" : "{}: {} blocks of {} threads"),
-                    steps[i].kernel, steps[i].num_work_items, steps[i].num_threads));
-    if (const auto occupancy = step_occupancy(*this, steps[i], Bundle::shipped()))
-      add_occupancy(text, *occupancy);
+  add_steps(text, *this);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    add_line(text, i == 0 ? "then" : "and then",
+             fmt::format("sequences of {} {} query rows: {}", i == 0 ? "more than" : "up to",
+                         parts.back().problem->seqlen_q, parts[i].implementation));
+    add_steps(text, parts[i]);
   }
-  add_line(text, "tiles",
-           fmt::format("{} rows (queries of {} head{}) x {} keys", tile_m, tile_heads,
-                       tile_heads == 1 ? "" : "s that share a key head", tile_n));
-  add_line(text, "splits",
-           num_splits == 1 ? "1: the keys of a tile are read in one piece"
-                           : fmt::format("{} parts of the keys, merged afterwards", num_splits));
   add_line(text, "workspace", bytes_text(static_cast<double>(workspace_bytes())));
   for (const WorkspacePiece& piece : workspace) {
     add_line(

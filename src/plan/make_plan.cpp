@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "dispatch/accounting.h"
+#include "dispatch/heuristics_mixed.h"
 #include "dispatch/implementations.h"
+#include "plan/mixed_plan.h"
 #include "support/message.h"
 
 namespace onepass {
@@ -25,6 +27,15 @@ namespace {
 
 Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequest& request,
                const DeviceInfo& device) {
+  const bool free =
+      request.num_splits == 0 && (request.backend == Backend::Auto || request.backend == Backend::Cuda);
+  const auto few_rows = free ? choose_few_rows(problem, device) : std::nullopt;
+  return few_rows ? make_mixed_plan(call, problem, request, device, *few_rows)
+                  : make_plan_of_one_launch(call, problem, request, device);
+}
+
+Plan make_plan_of_one_launch(const char* call, const AttentionProblem& problem, const PlanRequest& request,
+                             const DeviceInfo& device) {
   Plan plan;
   plan.device = device;
   plan.problem = std::make_shared<const AttentionProblem>(problem);

@@ -17,6 +17,9 @@ struct PlanRequest {
 /// @throws NotSupported, listing every implementation's reason.
 Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequest& request,
                const DeviceInfo& device);
+/// The same without parts (mixed_plan.h).
+Plan make_plan_of_one_launch(const char* call, const AttentionProblem& problem, const PlanRequest& request,
+                             const DeviceInfo& device);
 
 /// Names of workspace pieces. Split results: f32 [num_splits, B * Hq * Sq (or Hq * Tq), Dv], LSE without Dv.
 inline constexpr const char* kPieceThreadScratch = "thread_scratch";

@@ -26,17 +26,23 @@ std::size_t workspace_product(const std::string& piece, std::size_t a, std::size
   return a * b;
 }
 
-std::size_t Plan::workspace_bytes() const {
-  if (workspace.empty()) return 0;
-  const std::size_t end = workspace.back().offset_bytes + workspace.back().bytes;
+std::size_t workspace_bytes(const WorkspacePieces& pieces) {
+  if (pieces.empty()) return 0;
+  const std::size_t end = pieces.back().offset_bytes + pieces.back().bytes;
   return (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes) {
+std::size_t Plan::workspace_bytes() const { return onepass::workspace_bytes(workspace); }
+
+void add_workspace_piece(WorkspacePieces& pieces, const std::string& name, std::size_t bytes) {
   if (bytes == 0) return;
-  const std::size_t offset = plan.workspace_bytes();
+  const std::size_t offset = workspace_bytes(pieces);
   if (bytes > kMostBytes - kWorkspaceAlignment - offset) throw_too_large(name);
-  plan.workspace.push_back({name, offset, bytes});
+  pieces.push_back({name, offset, bytes});
+}
+
+void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes) {
+  add_workspace_piece(plan.workspace, name, bytes);
 }
 
 void add_split_pieces(Plan& plan) {
@@ -50,7 +56,12 @@ void add_split_pieces(Plan& plan) {
 }
 
 std::span<std::byte> workspace_piece(const Plan& plan, std::span<std::byte> workspace, const char* name) {
-  for (const WorkspacePiece& piece : plan.workspace) {
+  return workspace_piece(plan.workspace, workspace, name);
+}
+
+std::span<std::byte> workspace_piece(const WorkspacePieces& pieces, std::span<std::byte> workspace,
+                                     std::string_view name) {
+  for (const WorkspacePiece& piece : pieces) {
     if (piece.name != name) continue;
     if (piece.offset_bytes + piece.bytes > workspace.size()) {
       throw InternalError(

@@ -33,6 +33,7 @@ constexpr std::pair<KernelFamily, std::string_view> kFamilies[] = {
     {KernelFamily::MergeSplits, "merge_splits"},
     {KernelFamily::FillRows, "fill_rows"},
     {KernelFamily::AppendKv, "append_kv"},
+    {KernelFamily::PartLengths, "part_lengths"},
     {KernelFamily::MergeStates, "merge_states"},
     {KernelFamily::NaiveScores, "naive_scores"},
     {KernelFamily::NaiveSoftmax, "naive_softmax"},

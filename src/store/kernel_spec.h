@@ -28,6 +28,7 @@ enum class KernelFamily {
   FillRows,
   MergeStates,
   AppendKv,
+  PartLengths,
   NaiveScores,  // the baseline of tests and benchmarks; no plan has it
   NaiveSoftmax,
   NaiveValues,

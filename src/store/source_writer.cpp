@@ -35,6 +35,7 @@ constexpr FamilyText kTexts[] = {
     {KernelFamily::FillRows, "any/fill_rows.cuh", "FillRows", "ForwardParams"},
     {KernelFamily::MergeStates, "any/merge_states.cuh", "MergeStates", "MergeParams"},
     {KernelFamily::AppendKv, "any/append_kv.cuh", "AppendKv", "AppendKvParams"},
+    {KernelFamily::PartLengths, "any/part_lengths.cuh", "PartLengths", "PartLengthsParams"},
     {KernelFamily::NaiveScores, "baseline/naive.cuh", "NaiveScores", "NaiveParams"},
     {KernelFamily::NaiveSoftmax, "baseline/naive.cuh", "NaiveSoftmax", "NaiveParams"},
     {KernelFamily::NaiveValues, "baseline/naive.cuh", "NaiveValues", "NaiveParams"},

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backends/cuda/host/forward_params.h"
+#include "plan/mixed_plan.h"
 #include "plan/planned_kernel.h"
 #include "problem/case_text.h"
 #include "tests/emulator/block.h"
@@ -16,9 +17,11 @@
 namespace onepass::emulator {
 namespace {
 
-/// The steps of the plan, one after another, as run_forward queues them.
+/// The steps of the plan, one after another, as run_forward and run_mixed queue them.
 void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
   cuda::ForwardParams params = cuda::forward_params(plan, args, workspace);
+  const bool mixed = !plan.parts.empty();
+  const auto lengths = mixed ? cuda::part_lengths_params(plan, args, workspace) : cuda::PartLengthsParams{};
   int error = 0;
   params.error_flag = &error;
   for (const PlanStep& step : plan.steps) {
@@ -26,13 +29,19 @@ void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::by
     SCOPED_TRACE(step.kernel);
     const KernelSpec& spec = step.gpu_kernel->spec;
     try {
-      launch([&] { kernel.entry(&params); }, step.num_work_items, num_threads(spec),
+      const bool writes_lengths = spec.family == KernelFamily::PartLengths;
+      const void* const taken = writes_lengths ? static_cast<const void*>(&lengths) : &params;
+      launch([&] { kernel.entry(taken); }, step.num_work_items, num_threads(spec),
              static_cast<int>(shared_bytes(spec)));
     } catch (const Fault& fault) {
       FAIL() << fault.what();
     }
   }
   EXPECT_EQ(error, 0) << "a kernel reports a length or page out of bounds";
+  for (std::size_t part = 0; part < plan.parts.size(); ++part) {
+    run_steps(plan.parts[part], cuda::part_arguments(plan, part, args, workspace),
+              workspace_piece(plan, workspace, kPieceParts).first(plan.parts[part].workspace_bytes()));
+  }
 }
 
 class emulated_forward : public ::testing::TestWithParam<EmulatedCase> {};
@@ -48,6 +57,30 @@ TEST_P(emulated_forward, agrees_with_float64) {
   EXPECT_TRUE(report.passed) << report.text();
   EXPECT_EQ(tensors.damage(), std::nullopt);
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
+}
+
+TEST(emulated_mixed, batches_have_sequences_of_both_kinds) {
+  int num_mixed = 0;
+  for (const EmulatedCase& c : kCases) {
+    const verify::CaseTensors tensors = verify::make_tensors(parse_case(c.text));
+    const Plan plan = plan_on(emulated_device(c.device, kForwardInstructions), tensors);
+    if (plan.implementation != kMixedForward) continue;
+    ++num_mixed;
+    SCOPED_TRACE(c.text);
+    const std::int64_t few_rows = plan.parts[1].problem->seqlen_q;
+    bool many = false, few = false;
+    for (std::int64_t b = 0; b < plan.problem->batch; ++b) {
+      const TensorView &cu = tensors.args.cu_seqlens_q, &used = tensors.args.seqused_q;
+      const auto at = [](const TensorView& view, std::int64_t i) {
+        return static_cast<const std::int32_t*>(view.data)[i];
+      };
+      const std::int64_t rows = used.present() ? at(used, b) : at(cu, b + 1) - at(cu, b);
+      many = many || rows > few_rows;
+      few = few || (rows > 0 && rows <= few_rows);
+    }
+    EXPECT_TRUE(many && few);
+  }
+  EXPECT_EQ(num_mixed, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(cases, emulated_forward, ::testing::ValuesIn(kCases), case_test_name);

@@ -22,11 +22,15 @@
 namespace onepass::emulator {
 namespace {
 
+void add_kernels(const Plan& plan, std::set<std::string>& names) {
+  for (const PlanStep& step : plan.steps) names.insert(step.kernel);
+  for (const Plan& part : plan.parts) add_kernels(part, names);
+}
+
 std::set<std::string> kernel_names() {
   std::set<std::string> names;
   const auto add = [&](const DeviceInfo& device, const char* text) {
-    const Plan plan = plan_on(device, verify::make_tensors(parse_case(text)));
-    for (const PlanStep& step : plan.steps) names.insert(step.kernel);
+    add_kernels(plan_on(device, verify::make_tensors(parse_case(text))), names);
   };
   for (const EmulatedCase& c : kCases) add(emulated_device(c.device, kForwardInstructions), c.text);
   for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);

@@ -84,6 +84,19 @@ def test_kvcache_dense_paged_and_with_packed_queries():
     torch.testing.assert_close(packed, out.flatten(0, 1))
 
 
+def test_kvcache_appends_packed_rows():
+    q, k, v = random(4, 4, 16), random(4, 2, 16), random(4, 2, 16)
+    k_cache, v_cache = random(2, 12, 2, 16), random(2, 12, 2, 16)
+    cu, lengths = torch.tensor([0, 3, 4], dtype=torch.int32), torch.tensor([7, 2], dtype=torch.int32)
+    out = flash_attn_interface.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k, v, cache_seqlens=lengths, cu_seqlens_q=cu, cu_seqlens_k_new=cu, max_seqlen_q=3,
+        causal=True)
+    for b, (n, rows) in enumerate(((7, slice(0, 3)), (2, slice(3, 4)))):
+        end = n + rows.stop - rows.start
+        assert torch.equal(k_cache[b, n:end], k[rows]) and torch.equal(v_cache[b, n:end], v[rows])
+        check(out[rows], None, q[rows], k_cache[b, :end], v_cache[b, :end], causal=True)
+
+
 def test_eight_bit_keys_have_a_factor_for_each_sequence_and_head():
     q, k, v = random(2, 3, 4, 16), random(2, 9, 2, 16), random(2, 9, 2, 16)
     k8, v8 = k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)
@@ -118,7 +131,7 @@ X = torch.ones(1, 2, 2, 8)
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, qv=X), "flash_attn_func: qv is given"),
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, attention_chunk=4), "attention_chunk is 4"),
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, q_descale=X), "q_descale is given"),
-    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given without cache_seqlens"),
     (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, cache_leftpad=X), "cache_leftpad is given"),
 ])
 def test_what_is_not_supported_is_refused_by_name(call, words):

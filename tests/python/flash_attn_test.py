@@ -114,13 +114,73 @@ def test_kvcache_lengths_rows_and_pages():
     check(whole[0], None, q[0], k[2], v[2])
 
 
+def turned(x, cos, sin, positions, interleaved):
+    """Rotary embedding of x [s, heads, d] in float32."""
+    half = cos.shape[1]
+    x = x.float()
+    pairs = x[..., : 2 * half].reshape(*x.shape[:-1], *((half, 2) if interleaved else (2, half)))
+    a, b = pairs.unbind(-1 if interleaved else -2)
+    c, s = cos[positions][:, None], sin[positions][:, None]
+    both = torch.stack((a * c - b * s, a * s + b * c), dim=-1 if interleaved else -2)
+    return torch.cat((both.reshape(*x.shape[:-1], 2 * half), x[..., 2 * half:]), dim=-1).bfloat16()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_kvcache_appends_and_turns_as_flash_attn_does(paged, interleaved, causal):
+    q, k, v, cache = random(2, 2, 4, 16), random(2, 3, 2, 16), random(2, 3, 2, 16), random(4, 6, 2, 2, 16)
+    k_cache, v_cache = (x.contiguous() for x in cache.unbind(2))  # as pages: two for each sequence
+    lengths, table = torch.tensor([7, 2], dtype=torch.int32), torch.tensor([[3, 1], [0, 2]], dtype=torch.int32)
+    angles = torch.arange(12)[:, None] / 10.0 ** torch.arange(6)
+    cos, sin = angles.cos(), angles.sin()
+    if paged:
+        where = dict(block_table=table)
+    else:
+        k_cache, v_cache = k_cache.reshape(2, 12, 2, 16), v_cache.reshape(2, 12, 2, 16)
+        where = dict(cache_batch_idx=torch.tensor([1, 0], dtype=torch.int32))
+    rows = [table[b] if paged else torch.tensor([1 - b]) for b in range(2)]
+    before = [(k_cache[r].flatten(0, 1).clone(), v_cache[r].flatten(0, 1).clone()) for r in rows]
+    out = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cos, sin, cache_seqlens=lengths, causal=causal,
+                                             rotary_interleaved=interleaved, **where)
+    for b, n in enumerate((7, 2)):
+        keys, values = before[b]
+        keys[n : n + 3] = turned(k[b], cos, sin, torch.arange(n, n + 3), interleaved)
+        values[n : n + 3] = v[b]
+        torch.testing.assert_close(k_cache[rows[b]].flatten(0, 1), keys, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(v_cache[rows[b]].flatten(0, 1), values, rtol=0, atol=0)
+        positions = torch.arange(n, n + 2) if causal else torch.tensor([n, n])
+        queries = turned(q[b], cos, sin, positions, interleaved)
+        expected = flash_attn.flash_attn_func(queries[None], keys[None, : n + 3], values[None, : n + 3], causal=causal)
+        torch.testing.assert_close(out[b], expected[0], rtol=2e-2, atol=2e-2)
+
+
+def test_kvcache_appends_without_rotary_tables_and_under_compile():
+    q, k, v = random(2, 1, 4, 16), random(2, 1, 2, 16), random(2, 1, 2, 16)
+    caches = [random(2, 8, 2, 16) for _ in range(2)]
+    lengths = torch.tensor([3, 0], dtype=torch.int32)
+
+    def step(q, k_cache, v_cache, k, v):
+        return flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True)
+
+    eager_caches = [cache.clone() for cache in caches]
+    eager = step(q, *eager_caches, k, v)
+    assert torch.equal(eager_caches[0][0, 3], k[0, 0]) and torch.equal(eager_caches[1][1, 0], v[1, 0])
+    torch.testing.assert_close(eager[1], v[1].repeat_interleave(2, dim=1))  # its only key
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)(q, *caches, k, v)
+    assert torch.equal(compiled, eager) and all(map(torch.equal, caches, eager_caches))
+
+
 X = torch.ones(1, 2, 2, 8)
 
 
 @pytest.mark.parametrize("call, words", [
     (lambda: flash_attn.flash_attn_func(X, X, X, 0.1), "flash_attn_func: dropout_p is 0.1"),
-    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, k=X, v=X), "flash_attn_with_kvcache: k is given"),
-    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, rotary_cos=X), "rotary_cos is given"),
+    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given without cache_seqlens"),
+    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, v=X), "flash_attn_with_kvcache: v is given without k"),
+    (lambda: flash_attn.flash_attn_with_kvcache(X.clone().requires_grad_(), X, X, X, X, cache_seqlens=0),
+     "a gradient is asked for"),
+    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, rotary_cos=X), "rotary_cos is given without k"),
     (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, cache_leftpad=torch.zeros(1)), "cache_leftpad is given"),
 ])
 def test_what_is_not_supported_is_refused_by_name(call, words):

@@ -328,6 +328,9 @@ TEST_F(CApi, null_pointers_are_refused_by_name) {
       ROW(onepass_workspace_bytes(&args, nullptr, nullptr, nullptr),
           "onepass_workspace_bytes: bytes is NULL"),
       ROW(onepass_merge(nullptr, 0), "onepass_merge: args is NULL"),
+      ROW(onepass_cascade(nullptr, nullptr), "onepass_cascade: args is NULL"),
+      ROW(onepass_cascade_plan_create(nullptr, nullptr, nullptr, nullptr),
+          "onepass_cascade_plan_create: plan is NULL"),
       ROW(onepass_append_kv(nullptr, 0), "onepass_append_kv: args is NULL"),
 #undef ROW
   };
@@ -477,6 +480,50 @@ TEST(c_api, merge_joins_two_partial_results_and_takes_an_absent_lse) {
   args.lse_b = nullptr;
   EXPECT_EQ(onepass_merge(&args, 1), ONEPASS_INVALID_ARGUMENT);
   EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_merge: lse_b is missing"));
+}
+
+TEST(c_api, a_cascade_is_one_call_or_a_plan_with_its_workspace) {
+  // q = 0: the mean of the three values of the prefix and the sequence's own two.
+  const std::vector<float> q(8, 0), k_own(16, 1), k_prefix(24, 1);
+  std::vector<float> v_own(16), v_prefix(24), out(8, kNan);
+  for (std::size_t i = 0; i < 24; ++i) v_prefix[i] = static_cast<float>(i / 8 + 1);
+  for (std::size_t i = 0; i < 16; ++i) v_own[i] = static_cast<float>(i / 8 + 4);
+  const onepass_tensor tq = tensor(q.data(), ONEPASS_DTYPE_F32, {1, 1, 1, 8});
+  const onepass_tensor tk = tensor(k_own.data(), ONEPASS_DTYPE_F32, {1, 2, 1, 8});
+  const onepass_tensor tv = tensor(v_own.data(), ONEPASS_DTYPE_F32, {1, 2, 1, 8});
+  const onepass_tensor to = tensor(out.data(), ONEPASS_DTYPE_F32, {1, 1, 1, 8});
+  const onepass_tensor pk = tensor(k_prefix.data(), ONEPASS_DTYPE_F32, {3, 1, 8});
+  const onepass_tensor pv = tensor(v_prefix.data(), ONEPASS_DTYPE_F32, {3, 1, 8});
+  onepass_forward_args own = ONEPASS_FORWARD_ARGS_INIT;
+  own.q = &tq;
+  own.k = &tk;
+  own.v = &tv;
+  own.out = &to;
+  onepass_cascade_args args = ONEPASS_CASCADE_ARGS_INIT;
+  args.own = &own;
+  args.k_prefix = &pk;
+  args.v_prefix = &pv;
+  ASSERT_EQ(onepass_cascade(&args, nullptr), ONEPASS_OK) << onepass_last_error_message();
+  EXPECT_THAT(out, Each(FloatNear(3, 1e-6f)));
+
+  std::fill(out.begin(), out.end(), kNan);
+  onepass_cascade_plan* plan = nullptr;
+  std::size_t bytes = 0;
+  ASSERT_EQ(onepass_cascade_plan_create(&args, nullptr, nullptr, &plan), ONEPASS_OK)
+      << onepass_last_error_message();
+  ASSERT_EQ(onepass_cascade_plan_workspace_bytes(plan, &bytes), ONEPASS_OK);
+  ASSERT_GT(bytes, 0u);
+  std::vector<char> memory(bytes + 64);
+  char* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  EXPECT_EQ(onepass_cascade_plan_run(plan, &args, aligned, bytes - 1), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_TRUE(std::isnan(out[0]));
+  ASSERT_EQ(onepass_cascade_plan_run(plan, &args, aligned, bytes), ONEPASS_OK)
+      << onepass_last_error_message();
+  EXPECT_THAT(out, Each(FloatNear(3, 1e-6f)));
+  onepass_cascade_plan_destroy(plan);
+  args.own = nullptr;
+  EXPECT_EQ(onepass_cascade(&args, nullptr), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_cascade: args.own is NULL"));
 }
 
 TEST(c_api, append_kv_writes_into_pages_and_turns_keys) {

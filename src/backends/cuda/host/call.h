@@ -39,23 +39,39 @@ class Call {
   void check_forward(const ForwardArguments& args, int load_bytes, int out_bytes) const;
   void check_workspace(std::span<std::byte> workspace) const;
 
-  /// Loads the kernels of all steps, then queues them in order; parameters(family) are what one takes.
+  static constexpr std::size_t kMostSteps = 8;
+  struct Launch {
+    const LoadedKernel* kernel = nullptr;
+    std::int64_t grid = 0;
+    KernelParameters parameters{};
+  };
+  using Launches = std::array<Launch, kMostSteps>;  // those behind the last step have no kernel
+
+  /// Loads the kernels of all steps; parameters(family) are what one takes.
   template <class Parameters>
-  void launch(const Plan& plan, Stream stream, Parameters parameters) const {
-    std::array<const LoadedKernel*, kMostSteps> kernels{};
-    std::array<KernelParameters, kMostSteps> taken{};
+  Launches prepare(const Plan& plan, Parameters parameters) const {
+    Launches launches{};
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
       const PlannedKernel& kernel = *plan.steps[i].gpu_kernel;
-      kernels.at(i) = &loaded(kernel);
-      taken.at(i) = parameters(kernel.spec.family);
+      launches.at(i) = {&loaded(kernel), plan.steps[i].num_work_items, parameters(kernel.spec.family)};
     }
-    for (std::size_t i = 0; i < plan.steps.size(); ++i)
-      launch_kernel(driver_, *kernels[i], plan.steps[i].num_work_items, taken[i], stream);
+    return launches;
+  }
+  /// Queues them in order.
+  void queue(const Launches& launches, Stream stream) const {
+    for (const Launch& launch : launches) {
+      if (launch.kernel != nullptr) {
+        launch_kernel(driver_, *launch.kernel, launch.grid, launch.parameters, stream);
+      }
+    }
+  }
+  /// Both, one after the other.
+  template <class Parameters>
+  void launch(const Plan& plan, Stream stream, Parameters parameters) const {
+    queue(prepare(plan, parameters), stream);
   }
 
  private:
-  static constexpr std::size_t kMostSteps = 8;
-
   /// The step's kernel on this device: the store is asked by the first run of a plan only.
   const LoadedKernel& loaded(const PlannedKernel& kernel) const;
 

@@ -13,6 +13,7 @@
 #include "backends/cuda/host/sm90_forward.h"
 #include "dispatch/device_info.h"
 #include "plan/cuda_plan.h"
+#include "plan/mixed_plan.h"
 #include "plan/planned_kernel.h"
 
 namespace onepass::cuda {
@@ -23,6 +24,7 @@ struct CallParams {
   ForwardParams forward{};
   std::optional<Sm90ForwardParams> sm90_forward;  // for a kernel of that family
   std::optional<Sm90DecodeParams> sm90_decode;    // likewise
+  std::optional<PartLengthsParams> part_lengths;  // likewise
 };
 
 /// A family whose kernels take something of their own fills it here, in a function of its host file, before
@@ -31,6 +33,7 @@ KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   switch (family) {
     case KernelFamily::Sm90Forward: return {&params.sm90_forward.value()};
     case KernelFamily::Sm90Decode: return {&params.sm90_decode.value()};
+    case KernelFamily::PartLengths: return {&params.part_lengths.value()};
     case KernelFamily::Sm80Forward:
     case KernelFamily::MergeSplits:
     case KernelFamily::FillRows: return {&params.forward};
@@ -38,6 +41,40 @@ KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   }
   throw_unknown_kernel("forward");
 }
+
+/// A plan's steps with all that they take: whatever can fail has been done.
+class PreparedForward {
+ public:
+  PreparedForward(const Call& call, const Plan& plan, const ForwardArguments& args,
+                  std::span<std::byte> workspace)
+      : call_(call) {
+    const PlannedKernel* const forward = forward_kernel(plan);
+    call.check_forward(args, forward != nullptr ? forward->spec.load_bytes : 1,
+                       forward != nullptr ? forward->spec.store_bytes : 1);
+    call.check_workspace(workspace);
+    params_.forward = forward_params(plan, args, workspace);
+    params_.forward.error_flag = call.error_flag();
+    if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Forward) {
+      params_.sm90_forward =
+          sm90_forward_params(call.driver(), plan, *forward, args, workspace, params_.forward);
+    }
+    if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Decode) {
+      const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };
+      params_.sm90_decode = sm90_decode_params(plan, *forward, args, workspace, params_.forward, encode);
+    }
+    if (!plan.parts.empty()) params_.part_lengths = part_lengths_params(plan, args, workspace);
+    launches_ = call.prepare(plan, [&](KernelFamily family) { return kernel_parameters(family, params_); });
+  }
+  PreparedForward(const PreparedForward&) = delete;  // launches hold addresses of the parameters
+  PreparedForward& operator=(const PreparedForward&) = delete;
+
+  void queue(Stream stream) const { call_.queue(launches_, stream); }
+
+ private:
+  const Call& call_;
+  CallParams params_;
+  Call::Launches launches_;
+};
 
 DeviceInfo ask_device_info(const Driver& driver, int device_idx) {
   const std::string name = driver.device_name(device_idx);
@@ -57,21 +94,21 @@ DeviceInfo ask_device_info(const Driver& driver, int device_idx) {
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream) {
   const Call call(args.q);
-  const PlannedKernel* const forward = forward_kernel(plan);
-  call.check_forward(args, forward != nullptr ? forward->spec.load_bytes : 1,
-                     forward != nullptr ? forward->spec.store_bytes : 1);
-  call.check_workspace(workspace);
+  const PreparedForward prepared(call, plan, args, workspace);
+  prepared.queue(stream);
+}
 
-  CallParams params{forward_params(plan, args, workspace), std::nullopt, std::nullopt};
-  params.forward.error_flag = call.error_flag();
-  if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Forward) {
-    params.sm90_forward = sm90_forward_params(call.driver(), plan, *forward, args, workspace, params.forward);
-  }
-  if (forward != nullptr && forward->spec.family == KernelFamily::Sm90Decode) {
-    const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };
-    params.sm90_decode = sm90_decode_params(plan, *forward, args, workspace, params.forward, encode);
-  }
-  call.launch(plan, stream, [&](KernelFamily family) { return kernel_parameters(family, params); });
+void run_mixed(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
+               Stream stream) {
+  const Call call(args.q);
+  const std::span<std::byte> memory = workspace_piece(plan, workspace, kPieceParts);
+  const auto of_part = [&](std::size_t part) {
+    return PreparedForward(call, plan.parts[part], part_arguments(plan, part, args, workspace),
+                           memory.first(plan.parts[part].workspace_bytes()));
+  };
+  const PreparedForward lengths(call, plan, args, workspace);  // and rows of no sequence
+  const PreparedForward many = of_part(0), few = of_part(1);
+  for (const PreparedForward* prepared : {&lengths, &many, &few}) prepared->queue(stream);
 }
 
 const DeviceInfo& device_info(int device_idx, const char* call) {

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "plan/cuda_plan.h"
+#include "plan/mixed_plan.h"
 #include "plan/planned_kernel.h"
 #include "problem/attention_problem.h"
 
@@ -99,6 +100,30 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
   params.tile_heads = fast_divisor(static_cast<int>(p.num_heads_q / plan.tile_heads));
   params.num_splits = fast_divisor(plan.num_splits);
   return params;
+}
+
+PartLengthsParams part_lengths_params(const Plan& plan, const ForwardArguments& args,
+                                      std::span<std::byte> workspace) {
+  const auto list = [&](const char* piece) {
+    return reinterpret_cast<int*>(workspace_piece(plan, workspace, piece).data());
+  };
+  return {index_params(args.cu_seqlens_q),
+          index_params(args.seqused_q),
+          list(kPieceManyRows),
+          list(kPieceFewRows),
+          static_cast<int>(plan.problem->batch),
+          static_cast<int>(plan.parts[1].problem->seqlen_q)};
+}
+
+ForwardArguments part_arguments(const Plan& plan, std::size_t part, const ForwardArguments& args,
+                                std::span<std::byte> workspace) {
+  const char* piece = part == 0 ? kPieceManyRows : kPieceFewRows;
+  ForwardArguments arguments = args;
+  arguments.seqused_q =
+      make_view(workspace_piece(plan, workspace, piece).data(), DType::I32, {plan.problem->batch});
+  arguments.seqused_q.device = args.q.device;
+  arguments.seqused_q.device_idx = args.q.device_idx;
+  return arguments;
 }
 
 }  // namespace onepass::cuda

@@ -19,4 +19,10 @@ ForwardParams call_params(const AttentionProblem& problem, const ForwardArgument
 /// Everything but error_flag. Pointers are copied, never followed.
 ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace);
 
+/// Of a mixed plan (mixed_plan.h): what writes the lengths of its parts, and what parts[part] is called with.
+PartLengthsParams part_lengths_params(const Plan& plan, const ForwardArguments& args,
+                                      std::span<std::byte> workspace);
+ForwardArguments part_arguments(const Plan& plan, std::size_t part, const ForwardArguments& args,
+                                std::span<std::byte> workspace);
+
 }  // namespace onepass::cuda

@@ -215,6 +215,15 @@ struct AppendKvParams {
   int unused;
 };
 
+/// Query rows of each sequence, for two launches (any/part_lengths.cuh).
+struct PartLengthsParams {
+  IndexParams cu_seqlens_q;  // [B + 1]
+  IndexParams seqused_q;     // [B], null: all rows
+  int* many;                 // [B]
+  int* few;                  // [B]
+  int batch, few_rows;
+};
+
 /// The plain three-step evaluation (baseline/naive.cuh); every tensor dense.
 struct NaiveParams {
   TensorParams q, k, v, o;
