@@ -11,6 +11,8 @@ Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences togethe
 multiple of g), d head dimension of q and k, dv of v.
 """
 
+import math
+
 from onepass.append import append_new
 from onepass.calls import merge
 from onepass.kv_cache import cache_rows
@@ -160,7 +162,8 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
         (out, lse): (b, s, h, dv) and float32 (b, s, h).
     """
     lse_partial = lse_partial.transpose(-1, -2)  # (num_splits, b, h, s), as merge has it
-    result, lse = out_partial[0].clone(), lse_partial[0]
+    lse = lse_partial[0]
+    result = out_partial[0].masked_fill((lse == -math.inf).transpose(-1, -2).unsqueeze(-1), 0)  # no keys: zeros
     for split_out, split_lse in zip(out_partial[1:], lse_partial[1:]):
         result, lse = merge(result, lse, split_out, split_lse, out=result)
     result = result.to(out_dtype or result.dtype) if out is None else out.copy_(result)

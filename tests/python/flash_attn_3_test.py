@@ -124,6 +124,14 @@ def test_combining_parts_is_attention_over_all_keys(num_splits):
     assert flash_attn_interface.flash_attn_combine(outs, lses, out=given)[0] is given and torch.equal(given, out)
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_parts_without_keys_combine_to_zeros(num_splits):
+    outs, lses = random(num_splits, 2, 7, 3, 16).float(), random(num_splits, 2, 7, 3).float()
+    lses[:, 0] = -torch.inf
+    out, lse = flash_attn_interface.flash_attn_combine(outs, lses)
+    assert not out[0].any() and out[1].all() and (lse[0] == -torch.inf).all()
+
+
 X = torch.ones(1, 2, 2, 8)
 
 
