@@ -41,6 +41,7 @@
 #include "sm90/layout.h"
 #include "sm90/ragged_tiles.cuh"
 #include "sm90/ring.cuh"
+#include "sm90/row_store.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/warp_scores.cuh"
 
@@ -731,11 +732,9 @@ struct ForwardSm90 {
     named_barrier_sync(kWarpgroup + consumer, 128);
   }
 
-  /// O of the thread's two rows, normalised, and lse. A quad exchanges pieces so that each lane stores 16
-  /// bytes.
+  /// O of the thread's two rows, normalised, and lse.
   ONEPASS_DEVICE void store() const {
     const Work& tile = barriers.work[work_place];
-    const int quad = lane() & 3;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = tile.row0 + own_row + 8 * r;
@@ -743,42 +742,17 @@ struct ForwardSm90 {
       const float sink = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -infinity();
       const RowResult result =
           finish_row(softmax.reference[r], quad_sum(softmax.sum[r]), p.softmax_scale_log2, sink);
-      if (inside && p.lse != nullptr && quad == 0) {
+      if (inside && p.lse != nullptr && (lane() & 3) == 0) {
         p.lse[tile.batch_idx * p.lse_batch_stride + tile.head * p.lse_head_stride +
               (tile.seq.q_row0 + row) * p.lse_row_stride] = result.lse;
       }
       unsigned short* out = static_cast<unsigned short*>(p.o.data) + tile.batch_idx * p.o.batch_stride +
                             (tile.seq.q_row0 + row) * p.o.row_stride + tile.head * p.o.head_stride;
-      const auto packed = [&](int i) {
+      store_row<Spec::kHeadDimV>(out, inside, [&](int i) {
         return ElementTraits<Element>::pack(o[4 * i + 2 * r] * result.factor,
                                             o[4 * i + 2 * r + 1] * result.factor);
-      };
-#pragma unroll
-      for (int first = 0; first + 4 <= Spec::kHeadDimV / 8; first += 4) {  // four tiles of 8 columns
-        Uint32 word[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) word[i] = packed(first + i);
-        transpose_quad(word, quad);
-        store_global_if(inside, out + 8 * (first + quad), uint4{word[0], word[1], word[2], word[3]});
-      }
-#pragma unroll
-      for (int i = Spec::kHeadDimV / 32 * 4; i < Spec::kHeadDimV / 8; ++i) {
-        store_global_if(inside, out + 8 * i + 2 * quad, packed(i));
-      }
+      });
     }
-  }
-
-  /// Word i of lane j for word j of lane i, among the four lanes of a quad.
-  ONEPASS_DEVICE static void transpose_quad(Uint32 (&word)[4], int quad) {
-    const bool odd = quad & 1, high = quad & 2;
-    const Uint32 a = __shfl_xor_sync(0xffffffffu, odd ? word[0] : word[1], 1);
-    const Uint32 b = __shfl_xor_sync(0xffffffffu, odd ? word[2] : word[3], 1);
-    (odd ? word[0] : word[1]) = a;
-    (odd ? word[2] : word[3]) = b;
-    const Uint32 c = __shfl_xor_sync(0xffffffffu, high ? word[0] : word[2], 2);
-    const Uint32 d = __shfl_xor_sync(0xffffffffu, high ? word[1] : word[3], 2);
-    (high ? word[0] : word[2]) = c;
-    (high ? word[1] : word[3]) = d;
   }
 
   ONEPASS_DEVICE void run(char* /*shared*/) {
