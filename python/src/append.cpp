@@ -45,6 +45,8 @@ constexpr std::array<AppendMember, 17> kAppendMembers = {
      {"overflow", &AppendArguments::overflow, Use::Written},
      {"q_out", &AppendArguments::q_out, Use::Written}}};
 
+constexpr std::size_t kQuery = 12;
+
 /// q_out, a new one where it is None; None without q.
 nb::object append_call(const nb::tuple& given, bool rotary_interleaved, bool q_at_first_position,
                        int num_threads, nb::handle stream, bool check_values) {
@@ -73,9 +75,10 @@ nb::object append_call(const nb::tuple& given, bool rotary_interleaved, bool q_a
     read(member, object);
   }
   nb::object q_out = given[kAppendMembers.size() - 1];
-  const bool makes_q_out = args.q.present() && q_out.is_none();
-  if (makes_q_out) {
-    q_out = library.empty(args.q, {args.q.shape.data(), static_cast<std::size_t>(args.q.rank)});
+  std::optional<Library> made_by;
+  if (args.q.present() && q_out.is_none()) {
+    made_by.emplace(given[kQuery], kAppendMembers[kQuery].name);
+    q_out = made_by->empty(args.q, {args.q.shape.data(), static_cast<std::size_t>(args.q.rank)});
     read(kAppendMembers.back(), q_out);
   }
   {
@@ -86,7 +89,7 @@ nb::object append_call(const nb::tuple& given, bool rotary_interleaved, bool q_a
                .num_threads = threads_to_use(num_threads)},
               {reinterpret_cast<void*>(handle)});
   }
-  return makes_q_out ? library.finish(q_out) : q_out;
+  return made_by ? made_by->finish(q_out) : q_out;
 }
 
 }  // namespace
