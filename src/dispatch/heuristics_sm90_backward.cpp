@@ -18,7 +18,7 @@ constexpr int kTileN = 128;
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Queries of a step. S and dP of 128 fit into the registers that a narrow head leaves.
-int choose_tile_m(const AttentionProblem& p) { return p.head_dim <= 64 ? 128 : 64; }
+int choose_tile_m(const AttentionProblem& p) { return std::max(p.head_dim, p.head_dim_v) <= 64 ? 128 : 64; }
 
 Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& device) {
   const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, kTileN);
@@ -41,12 +41,14 @@ std::optional<std::string> decline_sm90_backward(const AttentionProblem& p, cons
   if (auto reason = decline_hopper(p, device)) return reason;
   if (auto reason = decline_stored_types(p)) return reason;
   if (p.has_score_terms()) return "takes neither softcap, ALiBi, bias nor a scale that is not positive";
-  if (p.head_dim != p.head_dim_v || (p.head_dim != 64 && p.head_dim != 128)) {
-    return fmt::format("takes head_dim and head_dim_v of both 64 or both 128, and they are {} and {}",
-                       p.head_dim, p.head_dim_v);
+  if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0 || std::max(p.head_dim, p.head_dim_v) > 128 ||
+      (p.head_dim <= 64 && p.head_dim_v > 64)) {
+    return fmt::format(
+        "takes head_dim and head_dim_v up to 128 in steps of 8, the former past 64 where the latter is, and "
+        "they "
+        "are {} and {}",
+        p.head_dim, p.head_dim_v);
   }
-  if (has_unowned_rows(p) || p.has_seqused_k || p.k_layout != SequenceLayout::Dense)
-    return "takes dense batches whose sequences have all their rows";
   if (auto reason = decline_tensor_maps(p)) return reason;
   if (auto reason = decline_gradient_rows(p)) return reason;
   if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostMappedRows)

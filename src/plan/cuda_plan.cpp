@@ -1,6 +1,7 @@
 #include "plan/cuda_plan.h"
 
 #include "backends/cuda/kernels/common/gradient_rows.h"
+#include "backends/cuda/kernels/sm90/layout.h"
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm80_backward.h"
@@ -38,6 +39,14 @@ void add_step(Plan& plan, const KernelSpec& spec, std::int64_t grid, const Order
   if (grid == 0) return;
   plan.steps.push_back(
       {kernel_name(spec), grid, num_threads(spec), std::make_shared<const PlannedKernel>(spec, order...)});
+}
+
+/// Rows of no sequence, where there may be any.
+void add_fill_gradients_step(Plan& plan, const KernelSpec& backward) {
+  const AttentionProblem& p = *plan.problem;
+  if (!has_unowned_gradients(p)) return;
+  add_step(plan, row_kernel(KernelFamily::FillGradients, backward),
+           ceil_div(p.total_q + p.total_k, kRowWarps));
 }
 
 /// The gradients of sinks, where they are asked for.
@@ -119,12 +128,16 @@ void lay_out_sm90_backward(Plan& plan, const PlanRequest& /*request*/) {
   plan.tile_n = config.backward.tile_n;
   plan.tile_heads = p.group();
   plan.num_threads = num_threads(config.backward);
+  add_fill_gradients_step(plan, config.backward);
   add_step(plan, config.prepare, config.rows_grid);
   add_step(plan, config.backward, config.grid, config.order);
   add_step(plan, config.finish, config.rows_grid);
   add_sinks_step(plan, config.backward);
   const std::size_t rows = add_gradient_row_pieces(plan);
-  const auto columns = static_cast<std::size_t>(config.backward.head_dim);
+  // What warpgroups share by columns is whole blocks of these.
+  const auto columns = static_cast<std::size_t>(
+      plan.tile_m == 128 ? config.backward.head_dim
+                         : cuda::column_blocks(config.backward.head_dim) * cuda::kBlockColumns);
   add_workspace_piece(plan, kPieceDqSums, workspace_product(kPieceDqSums, rows, columns * sizeof(float)));
   add_workspace_piece(plan, kPieceTurns, rows / static_cast<std::size_t>(plan.tile_m) * sizeof(int));
   add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
@@ -136,10 +149,7 @@ void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {
   plan.tile_m = config.keys.tile_m;
   plan.tile_n = config.keys.tile_n;
   plan.num_threads = num_threads(config.keys);
-  if (has_unowned_gradients(p)) {
-    add_step(plan, row_kernel(KernelFamily::FillGradients, config.keys),
-             ceil_div(p.total_q + p.total_k, kRowWarps));
-  }
+  add_fill_gradients_step(plan, config.keys);
   const std::int64_t padded = cuda::gradient_rows_per_head(false, 1, p.seqlen_q, 0);
   add_step(plan, row_kernel(KernelFamily::BackwardPrepare, config.keys),
            padded / kRowWarps * p.num_heads_q * p.batch);

@@ -163,8 +163,8 @@ class Block {
   void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
   void wait_for_mbarrier(std::int64_t address, int parity);
   void issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy);
-  void wait_for_value(const int* address, int value);
-  void wake_for_value();
+  void wait_for_count(const int* address, int value);
+  void wake_for_counts();
 
  private:
   Mbarrier& mbarrier_at(std::int64_t address, const char* instruction);
@@ -183,7 +183,7 @@ class Block {
   std::vector<Meeting> meetings_;  // one per warp
   std::array<Barrier, kNumBarriers> barriers_;
   std::map<std::int64_t, Mbarrier> mbarriers_;  // by address
-  std::vector<int> waiting_for_values_;         // threads
+  std::vector<int> waiting_for_counts_;         // threads
   std::size_t current_ = 0;
   ucontext_t main_{};
   std::optional<std::string> fault_;
@@ -387,16 +387,16 @@ void Block::wait_for_mbarrier(std::int64_t address, int parity) {
   SharedMemory::instance().learn(place(), barrier.finished);
 }
 
-void Block::wait_for_value(const int* address, int value) {
-  while (*address != value) {
-    waiting_for_values_.push_back(current());
+void Block::wait_for_count(const int* address, int value) {
+  while (*address < value) {
+    waiting_for_counts_.push_back(current());
     wait(fmt::format("{} in global memory where {} is", value, *address));
   }
 }
 
-void Block::wake_for_value() {
-  for (const int thread : waiting_for_values_) release(thread);
-  waiting_for_values_.clear();
+void Block::wake_for_counts() {
+  for (const int thread : waiting_for_counts_) release(thread);
+  waiting_for_counts_.clear();
 }
 
 void Block::issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy) {
@@ -535,8 +535,8 @@ void wait_bulk_stores() {
     store.take(read_shared(store.shared_address, store.bytes, 16, "cp.async.bulk"));
   running->thread().committed_stores.clear();
 }
-void wait_for_value(const int* address, int value) { running->wait_for_value(address, value); }
-void wake_for_value() { running->wake_for_value(); }
+void wait_for_count(const int* address, int value) { running->wait_for_count(address, value); }
+void wake_for_counts() { running->wake_for_counts(); }
 
 void init_mbarrier(std::int64_t address, int num_arrivals) { running->init_mbarrier(address, num_arrivals); }
 void arrive_at_mbarrier(std::int64_t address, int expected_bytes) {

@@ -93,9 +93,10 @@ void issue_bulk_store(std::int64_t shared_address, int bytes, std::function<void
 void commit_bulk_stores();
 void wait_bulk_stores();
 
-/// Until an int of global memory has this value; a block that is to run later would be waited for in vain.
-void wait_for_value(const int* address, int value);
-/// Some int of global memory has another value now.
-void wake_for_value();
+/// Until an int of global memory has this value or more; a block that is to run later would be waited for in
+/// vain.
+void wait_for_count(const int* address, int value);
+/// Some int of global memory is larger now.
+void wake_for_counts();
 
 }  // namespace onepass::emulator

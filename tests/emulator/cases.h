@@ -145,6 +145,14 @@ inline constexpr EmulatedCase kBackwardCases[] = {
     {"small", "bf16_b2_hq3_sq140_sk140_d64"},
     {"small", "f16_b1_hq4_hk2_sq400_sk400_d64_causal"},
     {"small", "bf16_b1_hq2_hk1_sq130_sk400_d64_causaltl_wl40"},
+    // sequences with lengths of their own
+    {"small", "bf16_b3_hq2_hk1_sq100_sk190_d64_causal_packed_ragged_gap_seed2"},
+    {"small", "f16_b3_hq2_sq150_sk200_d128_packed_ragged_gap_seed4"},
+    {"small", "bf16_b2_hq2_sq90_sk160_d128_causaltl_wl60_ragged_seed6"},
+    // other head dims: rests of a step and of a block of columns
+    {"small", "bf16_b1_hq1_sq130_sk140_d96_causal"},
+    {"small", "f16_b1_hq1_sq70_sk80_d80_dv72_causal_bhsd"},
+    {"small", "bf16_b1_hq1_sq140_sk130_d40_dv64_sink"},
 };
 
 }  // namespace onepass::emulator

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "plan/make_plan.h"
@@ -66,6 +67,11 @@ std::string GradientTensors::differences() const {
     if (!got_[i].memory().guards_intact()) text += fmt::format("memory beside d{} was written; ", "qkv"[i]);
   }
   return text;
+}
+
+bool GradientTensors::guards_intact() const {
+  return std::all_of(got_.begin(), got_.end(),
+                     [](const verify::HostTensor& tensor) { return tensor.memory().guards_intact(); });
 }
 
 std::vector<char> GradientTensors::gradient_bytes() const {

@@ -19,6 +19,7 @@ class GradientTensors {
   /// a NaN or memory beside it written; empty when all is well.
   std::string differences() const;
   std::vector<char> gradient_bytes() const;
+  bool guards_intact() const;
 
   BackwardArguments args;
   ForwardOptions options;

@@ -142,7 +142,7 @@ TEST_F(NvrtcTest, hopper_kernels_that_no_bundle_holds_keep_to_their_budgets) {
 }
 
 TEST_F(NvrtcTest, hopper_backward_kernels_keep_to_their_budgets) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {40, 64, 96, 128}) {
     for (const std::int64_t window_left : {-1, 100}) {
       for (const Causal mask : {Causal::None, Causal::BottomRight}) {
         AttentionProblem problem = testing::bf16_problem(1, 4, 4, 4096, 4096, head_dim);

@@ -21,12 +21,12 @@ ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
   return before;
 }
 
-ONEPASS_DEVICE void wait_for_value(const int* address, int value) {
-  emulator::wait_for_value(address, value);
+ONEPASS_DEVICE void wait_for_count(const int* address, int value) {
+  emulator::wait_for_count(address, value);
 }
-ONEPASS_DEVICE void pass_on_value(int* address, int value) {
-  *address = value;
-  emulator::wake_for_value();
+ONEPASS_DEVICE void raise_count(int* address, int value) {
+  *address = max(*address, value);
+  emulator::wake_for_counts();
 }
 template <class Words>
 ONEPASS_DEVICE void store_global_if(bool inside, void* address, const Words& words) {

@@ -69,6 +69,29 @@ TEST(heuristics_sm90_backward, plans_prepare_backward_and_finish_with_room_for_t
                                   std::pair(kPieceTurns, 4 * kRows / 64), std::pair(kPieceTicket, 8)));
 }
 
+TEST(heuristics_sm90_backward, rows_of_no_sequence_are_filled_first) {
+  AttentionProblem packed = packed_problem(4, 8, 8, 512, 900, 512, 900, 64);
+  packed.q = packed.k = packed.v = packed.out = {0, 8 * 64, 64, 1};
+  const Plan plan = make_plan("plan", backward(packed), {}, h200());
+  EXPECT_EQ(plan.implementation, "sm90_backward");
+  EXPECT_THAT(plan.steps.front().kernel, HasSubstr("fill_gradients"));
+  // Each sequence has room up to a multiple of 128 rows, wherever it begins.
+  EXPECT_THAT(plan.workspace.front().bytes, 4 * 8 * (900 / 128 + 4) * 128);
+}
+
+TEST(heuristics_sm90_backward, head_dims_in_eights_have_sums_of_whole_column_blocks) {
+  const auto sums = [](std::int64_t head_dim, std::int64_t head_dim_v) {
+    AttentionProblem problem = backward(bf16_problem(1, 1, 1, 128, 128, head_dim));
+    problem.head_dim_v = head_dim_v;
+    for (const WorkspacePiece& piece : make_plan("plan", problem, {}, h200()).workspace)
+      if (piece.name == kPieceDqSums) return piece.bytes;
+    return std::size_t{0};
+  };
+  EXPECT_EQ(sums(96, 96), 4 * 128 * 128u);
+  EXPECT_EQ(sums(72, 40), 4 * 128 * 128u);
+  EXPECT_EQ(sums(40, 64), 4 * 128 * 40u);
+}
+
 TEST(heuristics_sm90_backward, sinks_get_their_gradients_from_a_step_of_their_own) {
   AttentionProblem problem = plain();
   problem.has_sinks = problem.gradient->has_dsinks = true;
@@ -103,8 +126,9 @@ TEST(heuristics_sm90_backward, declines_what_it_does_not_know_yet_with_the_value
   EXPECT_THAT(reason([](auto& p) { p.softcap = 20; }), Optional(HasSubstr("softcap")));
   EXPECT_THAT(reason([](auto& p) { p.softmax_scale = 0; }),
               Optional(HasSubstr("scale that is not positive")));
-  EXPECT_THAT(reason([](auto& p) { p.head_dim_v = 64; }), Optional(HasSubstr("they are 128 and 64")));
-  EXPECT_THAT(reason([](auto& p) { p.has_seqused_k = true; }), Optional(HasSubstr("all their rows")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim = 64; }), Optional(HasSubstr("they are 64 and 128")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim = 132; }), Optional(HasSubstr("they are 132 and 128")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim_v = 192; }), Optional(HasSubstr("they are 128 and 192")));
   EXPECT_THAT(reason([](auto& p) {
                 p.gradient->dout = {0, 0, 0, 0};
               }),
@@ -112,8 +136,6 @@ TEST(heuristics_sm90_backward, declines_what_it_does_not_know_yet_with_the_value
   EXPECT_THAT(reason([](auto& p) { p.gradient->dk.row = 4; }), Optional(HasSubstr("strides of dk")));
   EXPECT_THAT(reason([](auto& p) { p.seqlen_q = p.total_q = 0; }), Optional(HasSubstr("needs queries")));
   EXPECT_THAT(decline_sm90_backward(plain(), find_device("a100").value()), Optional(HasSubstr("9.0")));
-  EXPECT_THAT(decline_sm90_backward(backward(packed_problem(2, 4, 4, 512, 900, 512, 900, 128)), h200()),
-              Optional(HasSubstr("dense batches")));
 }
 
 }  // namespace

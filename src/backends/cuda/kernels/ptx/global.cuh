@@ -1,5 +1,5 @@
 // Registers to global memory and back, and what orders that among thread blocks. PTX ISA 9.7.9.8 (ld),
-// 9.7.9.11 (st), 9.7.13.5 (atom). A plain assignment of four words that were in registers for a while becomes four
+// 9.7.9.11 (st), 9.7.13.5 (atom), 9.7.13.6 (red). A plain assignment of four words that were in registers for a while becomes four
 // stores.
 #pragma once
 
@@ -60,16 +60,16 @@ ONEPASS_DEVICE Uint64 atomic_add_acq_rel(Uint64* address, Uint64 value) {
   return before;
 }
 
-/// Until some thread of the GPU has passed this value on. What it had done or seen before, the caller may
-/// rely on.
-ONEPASS_DEVICE void wait_for_value(const int* address, int value) {
+/// Until some thread of the GPU has raised a count to this value or past it. What it had done or seen before,
+/// the caller may rely on.
+ONEPASS_DEVICE void wait_for_count(const int* address, int value) {
   int x;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(address) : "memory");
-  } while (x != value);
+  } while (x < value);
 }
-ONEPASS_DEVICE void pass_on_value(int* address, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+ONEPASS_DEVICE void raise_count(int* address, int value) {
+  asm volatile("red.release.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 }  // namespace onepass::cuda

@@ -15,7 +15,7 @@
 //            edge of the loop but that S, whose wait stands behind it: else ptxas serialises the products
 // dQ         f32 sums in global memory, in the order of the products' registers, added by the tensor memory
 //            accelerator 16 KB or more at a time. Order: backward_tiles.cuh; who adds first stores instead
-// Declines   score terms, a scale that is not positive, sinks' gradients, other head dims (heuristics_sm90.cpp)
+// Declines   score terms, a scale that is not positive, head dims past 128 (heuristics_sm90_backward.cpp)
 // Shared     backward_layout.h; all tiles in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread: dK head_dim / 2, dV head_dim_v / 2, S and dP kTileM / 2 each; dQ in those of S,
 //            P and dS packed kTileM / 4 each
@@ -66,7 +66,7 @@ struct BackwardSm90 {
 
   static_assert(kTileN == 128 && (kTileM == 64 || kTileM == 128), "two warpgroups share a step like this");
   static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
-  static_assert(kSplitRows || Spec::kHeadDim % 128 == 0,
+  static_assert(kSplitRows || column_blocks(Spec::kHeadDim) % 2 == 0,
                 "each warpgroup has whole blocks of 64 columns of dQ");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
 
@@ -215,7 +215,7 @@ struct BackwardSm90 {
         if (at.index() == stage) {
           const Index64 block = tile.row_block0 + head * all.blocks_per_head + m_block;
           const int turn = turn_of<Spec>(tile, m_block);
-          wait_for_value(all.turns + block, turn);
+          wait_for_count(all.turns + block, turn);
           fence_proxy_async_all();
           mbarrier_wait(&barriers.dq_full[stage], at.parity());
           // Of what the consumers stored: their arrivals order it before this, and one fence on the way to
@@ -232,7 +232,7 @@ struct BackwardSm90 {
           mbarrier_arrive(&barriers.dq_empty[stage]);
           bulk_wait();
           fence_proxy_async_all();
-          pass_on_value(all.turns + block, turn + 1);
+          raise_count(all.turns + block, turn + 1);
         }
         at.advance();
       });
@@ -269,6 +269,7 @@ struct BackwardSm90 {
   template <int kDim, int kRows>
   ONEPASS_DEVICE static void clear_rows(Uint32 shared, int begin, int end, int room) {
     if (begin <= 0 && end >= min(kRows, room)) return;
+#pragma unroll 1  // rare
     for (int piece = thread_index_again() - 128; piece < kRows * column_blocks(kDim) * 8; piece += 256) {
       const int row = piece / 8 % kRows;  // of 16 bytes
       if (row < begin || row >= end) store_shared(shared + piece * 16, uint4{0, 0, 0, 0});
@@ -304,7 +305,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE void start_scores(const BackwardTile& tile, RoundOfTwo step) {
     mbarrier_wait(&barriers.q_full[step.index()], step.parity());
     clear_queries<Spec::kHeadDim>(tile, at_byte(kAt.queries) + step.index() * kQueryBytes);
-    if constexpr (kAhead) loadlse(step.index());
+    if constexpr (kAhead) load_lse(step.index());
     forget(s);
     wgmma_fence();
     Spec::score_product(s, descriptor(kAt.keys + consumer * kOwnKeys, 16),
@@ -315,7 +316,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE float2 load_row_pair(int rows, int stage, int i) const {
     return load_shared_pair(at_byte(kAt.lse) + own_row() * 4 + rows - kAt.lse + stage * kRowBytes + i * 32);
   }
-  ONEPASS_DEVICE void loadlse(int stage) {
+  ONEPASS_DEVICE void load_lse(int stage) {
 #pragma unroll
     for (int i = 0; i < kTileM / 8; ++i) row_lse[i] = load_row_pair(kAt.lse, stage, i);
   }

@@ -19,7 +19,9 @@ struct BackwardFinishSm90 {
   using Backward = BackwardSm90<Spec>;
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kColumns = Backward::kDqRegisters * 2;  // of a warpgroup
+  // Of the first warpgroup and of the second, which may have zeros past the end.
+  static constexpr int kColumns = Backward::kSplitRows ? Spec::kHeadDim : Backward::kDqRegisters * 2;
+  static constexpr int kLastColumns = Backward::kSplitRows ? Spec::kHeadDim : Spec::kHeadDim - kColumns;
 
   const Sm90BackwardParams& all;
   const ForwardParams& p;
@@ -54,10 +56,15 @@ struct BackwardFinishSm90 {
       unsigned short* const out =
           static_cast<unsigned short*>(all.backward.dq.data) + batch_idx * all.backward.dq.batch_stride +
           (seq.q_row0 + row) * all.backward.dq.row_stride + head * all.backward.dq.head_stride + column0;
-      store_row<kColumns>(out, row < seq.seqlen_q, [&](int i) {
+      const auto packed = [&](int i) {
         return r == 0 ? ElementTraits<Element>::pack(dq[i].x * p.softmax_scale, dq[i].y * p.softmax_scale)
                       : ElementTraits<Element>::pack(dq[i].z * p.softmax_scale, dq[i].w * p.softmax_scale);
-      });
+      };
+      if (half == 0) {
+        store_row<kColumns>(out, row < seq.seqlen_q, packed);
+      } else {
+        store_row<kLastColumns>(out, row < seq.seqlen_q, packed);
+      }
     }
   }
 };
