@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/kernels/sm90/decode_layout.h"
+#include "backends/cuda/kernels/sm90/decode_shares.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 #include "problem/validate.h"
@@ -71,39 +72,57 @@ Form single_items(const AttentionProblem& p, const DeviceInfo& device, std::int6
   return {false, splits, blocks, static_cast<double>(in_turn) * item};
 }
 
-/// Blocks that stay, one for a processor; those of all heads of a sequence run side by side. They start and
-/// merge under the copies of the next item, and less in flight at once is read faster, by 4 %.
-Form staying(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles, std::int64_t splits) {
-  constexpr double kGain = 1.04, kCostOfItem = 0.3;
+/// Blocks that work side by side on the tiles of rows of a sequence, which divide them: as many as leave few
+/// processors without work.
+std::int64_t choose_team(std::int64_t tiles_per_sequence, std::int64_t processors) {
+  for (std::int64_t team = std::min(tiles_per_sequence, processors); team > 1; --team) {
+    if (tiles_per_sequence % team == 0 && processors % team * 25 <= processors) return team;
+  }
+  return 1;
+}
+
+/// Tiles of rows of a sequence.
+std::int64_t tiles_of_sequence(const AttentionProblem& p, std::int64_t tiles) {
+  return std::max<std::int64_t>(1, tiles / std::max<std::int64_t>(1, p.batch));  // of no sequences, too
+}
+
+/// Whether the work of all items is counted in 32 bits.
+bool counts_work(const AttentionProblem& p, std::int64_t tiles_per_sequence) {
   const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_keys(p, true));
-  const std::int64_t tiles_per_sequence =
-      std::max<std::int64_t>(1, tiles / std::max<std::int64_t>(1, p.batch));  // of no sequences, too
-  std::int64_t grid = device.num_processors;
-  if (tiles_per_sequence < grid) grid = grid / tiles_per_sequence * tiles_per_sequence;
-  const auto rounds = static_cast<double>(ceil_div(tiles * splits, grid));
-  const double item = static_cast<double>(ceil_div(key_tiles, splits)) * tile_cost(p, true) + kCostOfItem;
-  return {true, splits, std::min(grid, tiles * splits), static_cast<double>(grid) * rounds * item / kGain};
+  return p.batch * tiles_per_sequence <= kMaxInt / (1 + cuda::kTileUnits * key_tiles);
+}
+
+/// Blocks that stay, one for a processor, each with a share of the keys: whatever the lengths are, they end
+/// within a tile of each other. They start and merge under the copies of the next item, and less in flight at
+/// once is read faster, by 4 %.
+Form staying(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles) {
+  constexpr double kGain = 1.04, kCostOfItem = 1.0 / cuda::kTileUnits, kCostOfBlock = 1;
+  const std::int64_t team = choose_team(tiles_of_sequence(p, tiles), device.num_processors);
+  const std::int64_t grid = device.num_processors / team * team;
+  const double item =
+      static_cast<double>(ceil_div(p.seqlen_k, tile_keys(p, true))) * tile_cost(p, true) + kCostOfItem;
+  const double work = static_cast<double>(tiles) * item + static_cast<double>(grid) * kCostOfBlock;
+  return {true, 1, tiles == 0 ? 0 : grid, work / kGain};
 }
 
 /// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
-/// ones that with the fewest splits, and that whose blocks stay. requested_splits: 0 for any number.
+/// ones blocks that stay, then those with the fewest splits. requested_splits: 0 for any number.
 Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
                  int requested_splits) {
   constexpr double kLongRead =
       56e-6;  // seconds of reading at the published speed; below, blocks that stay lose
+  if (requested_splits > 0) return single_items(p, device, tiles, requested_splits);
   const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
   const auto bytes =
       static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * dtype_bytes(p.kv_dtype));
-  const bool may_stay =
-      device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second;
   std::vector<Form> forms;
-  const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
+  if (device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second &&
+      counts_work(p, tiles_of_sequence(p, tiles))) {
+    forms.push_back(staying(p, device, tiles));
+  }
   const std::int64_t last =
-      requested_splits > 0
-          ? first
-          : std::clamp<std::int64_t>(ceil_div(p.seqlen_k, tile_keys(p, false)), 1, kMostSplits);
-  for (std::int64_t splits = first; splits <= last; ++splits) {
-    if (may_stay) forms.push_back(staying(p, device, tiles, splits));
+      std::clamp<std::int64_t>(ceil_div(p.seqlen_k, tile_keys(p, false)), 1, kMostSplits);
+  for (std::int64_t splits = 1; splits <= last; ++splits) {
     forms.push_back(single_items(p, device, tiles, splits));
   }
   const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
@@ -164,7 +183,6 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.tile_n = tile_keys(p, form.stays);
   config.num_splits = static_cast<int>(form.splits);
   config.grid = form.grid;
-  config.order.num_items = config.tiles * form.splits;
   spec.split = form.splits > 1;
   spec.stays = form.stays;
   // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
@@ -173,6 +191,11 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
       cuda::decode_slot_bytes(spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
                               cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)));
   if (form.stays) {
+    const std::int64_t tiles_per_sequence = tiles_of_sequence(p, config.tiles);
+    config.order.tiles = config.tiles;
+    config.order.team = static_cast<int>(choose_team(tiles_per_sequence, device.num_processors));
+    config.order.rounds = static_cast<int>(tiles_per_sequence / config.order.team);
+    config.order.num_shares = device.num_processors / config.order.team;
     spec.min_blocks = 1;
     spec.stages = kStayingRingBytes / slot_bytes;
     const std::int64_t read_bytes = spec.tile_n * std::max(p.head_dim, p.head_dim_v) * kv_bytes(spec);

@@ -10,10 +10,12 @@
 
 namespace onepass {
 
-/// What the thread blocks of a launch share out.
+/// How blocks that stay share out the tiles of query rows and their keys (decode_shares.h).
 struct Sm90DecodeOrder {
-  std::int64_t num_items = 0;  // tiles of query rows, times splits
-  int slots_in_flight = 0;     // of a block that stays
+  std::int64_t tiles = 0;    // of query rows
+  int team = 0, rounds = 0;  // a sequence has team * rounds of them
+  int num_shares = 0;        // of the keys: teams of blocks
+  int slots_in_flight = 0;   // of a block
 
   bool operator==(const Sm90DecodeOrder&) const = default;
 };
@@ -22,7 +24,7 @@ struct Sm90DecodeConfig {
   KernelSpec decode;       // of family Sm90Decode
   int num_splits = 1;      // parts of the keys, merged by the same kernel
   std::int64_t tiles = 0;  // of query rows
-  Sm90DecodeOrder order;
+  Sm90DecodeOrder order;   // of blocks that stay
   std::int64_t grid = 0;
 
   bool operator==(const Sm90DecodeConfig&) const = default;
@@ -31,7 +33,7 @@ struct Sm90DecodeConfig {
 /// Why the family does not take a problem on a device; empty when it does.
 std::optional<std::string> decline_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device);
 
-/// requested_splits: 0 leaves the choice to the heuristic.
+/// requested_splits: 0 leaves the choice to the heuristic, which may leave splitting to the lengths.
 Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device,
                                     int requested_splits);
 

@@ -116,6 +116,15 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
     add_step(plan, row_kernel(KernelFamily::FillRows, config.decode), ceil_div(problem.total_q, kRowWarps));
   }
   add_step(plan, config.decode, config.grid, config.order);
+  if (config.decode.stays) {
+    const auto blocks = static_cast<std::size_t>(config.grid);
+    const std::size_t rows = 2 * blocks * static_cast<std::size_t>(config.decode.tile_m);  // params.h
+    add_workspace_piece(plan, kPieceSplitOut,
+                        rows * static_cast<std::size_t>(problem.head_dim_v) * sizeof(float));
+    add_workspace_piece(plan, kPieceSplitLse, rows * sizeof(float));
+    add_workspace_piece(plan, kPieceArrivals, blocks * sizeof(std::uint64_t));
+    return;
+  }
   if (config.num_splits == 1 || config.decode.cluster) return;
   add_split_pieces(plan);
   add_workspace_piece(plan, kPieceArrivals, static_cast<std::size_t>(config.tiles) * sizeof(std::uint64_t));

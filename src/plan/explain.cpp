@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "dispatch/accounting.h"
+#include "plan/cuda_plan.h"
+#include "plan/planned_kernel.h"
 #include "plan/step_occupancy.h"
 
 namespace onepass {
@@ -113,9 +115,12 @@ void add_steps(std::string& text, const Plan& plan) {
   add_line(text, "tiles",
            fmt::format("{} rows (queries of {} head{}) x {} keys", plan.tile_m, plan.tile_heads,
                        plan.tile_heads == 1 ? "" : "s that share a key head", plan.tile_n));
+  const PlannedKernel* forward = cpu ? nullptr : forward_kernel(plan);
   add_line(text, "splits",
-           plan.num_splits == 1 ? "1: the keys of a tile are read in one piece"
-                                : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits));
+           forward != nullptr && forward->spec.stays
+               ? "1: keys are shared out to blocks by their lengths, and parts merged"
+           : plan.num_splits == 1 ? "1: the keys of a tile are read in one piece"
+                                  : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits));
 }
 
 }  // namespace

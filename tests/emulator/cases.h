@@ -118,19 +118,22 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     {"h200", "bf16_b1_hq4_hk2_sq30_sk150_d128_kvf8e4m3_descaleh_causal_packed_ragged_scale-0.1"},
 };
 
-// The same with blocks that stay, on small_device(): several items for each block, some of them without rows
-// or keys.
+// The same with blocks that stay, on a small_device() with so many processors: several items for each block,
+// items of several blocks, some of them without rows or keys.
 inline constexpr EmulatedCase kStayingDecodeCases[] = {
-    {"small", "bf16_b3_hq8_hk4_sq1_sk200_d128"},
-    {"small", "bf16_b7_hq8_hk2_sq1_sk300_d128_ragged"},
-    {"small", "f16_b7_hq8_hk2_sq1_sk300_d128_page16_ragged_sink"},
-    {"small", "bf16_b5_hq8_hk2_sq1_sk600_d128_page64_ragged_split3"},
-    {"small", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_split2_seed2_sink"},
-    {"small", "bf16_b3_hq8_hk1_sq4_sk1200_d64_page16_causal_wl150_ragged_split2"},
-    {"small", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
-    {"small", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleh_page16_ragged_sink"},
-    {"small", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_ragged_split2"},
-    {"small", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2"},
+    {"3", "bf16_b3_hq8_hk4_sq1_sk200_d128"},
+    {"3", "bf16_b7_hq8_hk2_sq1_sk300_d128_ragged"},
+    {"4", "bf16_b40_hq2_hk1_sq1_sk300_d128_ragged"},
+    {"4", "f16_b7_hq8_hk2_sq1_sk900_d128_page16_ragged_sink"},
+    {"5", "bf16_b3_hq4_hk1_sq1_sk3000_d128"},
+    {"4", "bf16_b5_hq8_hk2_sq1_sk600_d128_page64_ragged"},
+    {"4", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_seed2_sink"},
+    {"5", "bf16_b3_hq8_hk1_sq4_sk1200_d64_page16_causal_wl150_ragged"},
+    {"3", "bf16_b3_hq48_hk1_sq1_sk1500_d64_page8_ragged"},
+    {"4", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
+    {"4", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleh_page16_ragged_sink"},
+    {"5", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_ragged"},
+    {"3", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2"},
 };
 
 // sm90_backward, on small_device(): keys in tiles of 128, queries in steps of 64 (head_dim 128) or 128. Rows

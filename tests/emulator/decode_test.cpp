@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(cases, emulated_decode, ::testing::ValuesIn(kDecodeCase
 
 class emulated_staying_decode : public ::testing::TestWithParam<EmulatedCase> {};
 TEST_P(emulated_staying_decode, agrees_with_float64_and_with_itself_in_any_order_of_blocks) {
-  check_case(small_device(), GetParam().text, true);
+  check_case(small_device(std::stoi(GetParam().device)), GetParam().text, true);
 }
 INSTANTIATE_TEST_SUITE_P(cases, emulated_staying_decode, ::testing::ValuesIn(kStayingDecodeCases),
                          case_test_name);
@@ -200,7 +200,9 @@ void check_any_indices(const DeviceInfo& device, const char* text) {
 TEST(emulated_decode_indices, whatever_they_are_a_launch_ends_and_stays_in_its_memory) {
   const DeviceInfo device = emulated_device("h200", kDecodeInstructions);
   for (const EmulatedCase& each : kDecodeCases) check_any_indices(device, each.text);
-  for (const EmulatedCase& each : kStayingDecodeCases) check_any_indices(small_device(), each.text);
+  for (const EmulatedCase& each : kStayingDecodeCases) {
+    check_any_indices(small_device(std::stoi(each.device)), each.text);
+  }
 }
 
 }  // namespace

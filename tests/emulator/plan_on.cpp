@@ -11,9 +11,9 @@ DeviceInfo emulated_device(const char* name, int compute_capability) {
   return device;
 }
 
-DeviceInfo small_device() {
+DeviceInfo small_device(int num_processors) {
   DeviceInfo device = find_device("h200").value();
-  device.num_processors = 3;
+  device.num_processors = num_processors;
   device.memory_bytes_per_second = 1;
   return device;
 }

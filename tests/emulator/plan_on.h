@@ -10,7 +10,7 @@ namespace onepass::emulator {
 DeviceInfo emulated_device(const char* name, int compute_capability);
 
 /// An H200 of three multiprocessors, whose memory is so slow that every call is a long one.
-DeviceInfo small_device();
+DeviceInfo small_device(int num_processors = 3);
 
 /// What onepass plans for these tensors, were they in the memory of that GPU.
 Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors);

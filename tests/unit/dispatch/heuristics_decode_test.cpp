@@ -54,12 +54,14 @@ TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_8_mb_in_flight_in_
   EXPECT_EQ(name_of(bf16_problem(32, 32, 8, 1, 4096, 128)),
             "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
   EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 131072, 128)),
-            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_split_stays_sm90");
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
   EXPECT_EQ(name_of(bf16_problem(128, 32, 8, 1, 4096, 256)),
             "sm90_decode_bf16_d256_v256_m8n64w5c1s6b1_l16s16_pack_stays_sm90");
   const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 0);
   EXPECT_EQ(config.grid, 128) << "whole sequences of 8 heads on 132 processors";
-  EXPECT_EQ(config.order, (Sm90DecodeOrder{128 * 8, 2}));
+  EXPECT_EQ(
+      config.order,
+      (Sm90DecodeOrder{.tiles = 128 * 8, .team = 8, .rounds = 1, .num_shares = 16, .slots_in_flight = 2}));
   EXPECT_EQ(choose_sm90_decode(paged_problem(128, 32, 8, 8192, 128, 64), h200(), 0).order.slots_in_flight, 3);
   EXPECT_EQ(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 256), h200(), 0).order.slots_in_flight, 2);
   const auto stays = [](const AttentionProblem& p) { return choose_sm90_decode(p, h200(), 0).decode.stays; };
@@ -127,7 +129,7 @@ TEST(heuristics_decode, rows_of_a_key_head_are_cut_into_equal_tiles_that_registe
 
 TEST(heuristics_decode, splits_are_as_many_as_keep_more_than_half_the_processors_reading) {
   EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 1024, 128)), 8);
-  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 16);
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 1) << "keys are shared out";
   EXPECT_EQ(splits_of(bf16_problem(2, 32, 8, 1, 8192, 128)), 5);
   EXPECT_EQ(splits_of(bf16_problem(8, 32, 8, 1, 8192, 128)), 2);
   EXPECT_EQ(splits_of(bf16_problem(32, 32, 8, 1, 1024, 128)), 1);
@@ -154,7 +156,29 @@ TEST(heuristics_decode, a_last_wave_that_is_nearly_empty_is_split_away) {
   EXPECT_EQ(config.grid, config.tiles * config.num_splits);
 }
 
+TEST(heuristics_decode, blocks_of_a_team_divide_the_tiles_of_a_sequence_and_leave_few_processors_idle) {
+  const auto order = [](std::int64_t heads) {
+    const Sm90DecodeOrder o =
+        choose_sm90_decode(bf16_problem(64, heads, heads, 1, 32768, 128), h200(), 0).order;
+    EXPECT_EQ(o.team * o.rounds, heads);
+    return std::pair(o.team, o.num_shares);
+  };
+  EXPECT_EQ(order(1), std::pair(1, 132));
+  EXPECT_EQ(order(32), std::pair(32, 4));
+  EXPECT_EQ(order(40), std::pair(10, 13)) << "teams of 40 or 20 would leave twelve idle";
+  EXPECT_EQ(order(71), std::pair(1, 132));
+  EXPECT_EQ(order(132), std::pair(132, 1));
+}
+
+TEST(heuristics_decode, work_that_32_bits_do_not_count_is_not_shared_out) {
+  AttentionProblem paged = paged_problem(1 << 12, 32, 8, 1 << 20, 128, 64);
+  EXPECT_TRUE(choose_sm90_decode(paged, h200(), 0).decode.stays);
+  paged.batch = 1 << 16;
+  EXPECT_FALSE(choose_sm90_decode(paged, h200(), 0).decode.stays);
+}
+
 TEST(heuristics_decode, asked_for_splits_are_taken_as_they_are) {
+  EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 1).decode.stays);
   EXPECT_EQ(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 64, 128), h200(), 5).num_splits, 5);
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 4096, 128), h200(), 1).decode.split);
 }

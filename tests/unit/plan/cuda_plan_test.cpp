@@ -73,6 +73,17 @@ TEST(cuda_plan, split_decode_is_one_step_that_counts_its_arrivals_in_the_workspa
   EXPECT_TRUE(h200_plan(problem, 8).workspace.empty()) << "a cluster merges in its own memory";
 }
 
+TEST(cuda_plan, decode_in_blocks_that_stay_has_room_for_two_parts_of_each_block) {
+  const Plan plan = h200_plan(testing::bf16_problem(40, 32, 8, 1, 32768, 128));
+  EXPECT_EQ(plan.steps[0].num_work_items, 128);
+  EXPECT_EQ(plan.num_splits, 1);
+  ASSERT_EQ(plan.workspace.size(), 3u);
+  EXPECT_EQ(plan.workspace[0].bytes, 128u * 2 * 8 * 128 * sizeof(float));
+  EXPECT_EQ(plan.workspace[1].bytes, 128u * 2 * 8 * sizeof(float));
+  EXPECT_EQ(plan.workspace[2].bytes, 128 * sizeof(std::uint64_t));
+  EXPECT_THAT(plan.explain(), ::testing::HasSubstr("keys are shared out to blocks by their lengths"));
+}
+
 TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
   AttentionProblem problem = packed_problem(2, 8, 2, 100, 150, 4096, 5000, 128);
   problem.q = problem.out = {0, 8 * 128, 128, 1};

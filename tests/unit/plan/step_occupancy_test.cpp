@@ -148,13 +148,14 @@ TEST(step_occupancy, of_decode_is_two_blocks_with_a_ring_that_keys_and_values_sh
   EXPECT_THAT(o.rounds, Optional(8.0 / 264));
 }
 
-TEST(step_occupancy, of_decode_in_blocks_that_stay_counts_items) {
-  const Plan plan = plan_on("h200", bf16_problem(40, 32, 8, 1, 32768, 128), 2);
+TEST(step_occupancy, of_decode_in_blocks_that_stay_counts_tiles_whose_keys_are_shared_out) {
+  const Plan plan = plan_on("h200", bf16_problem(40, 32, 8, 1, 32768, 128), 0);
   ASSERT_EQ(plan.implementation, "sm90_decode");
   const StepOccupancy o = without_bundle(plan);
   EXPECT_EQ(o.blocks_at_once, 128);
-  EXPECT_THAT(o.num_tiles, Optional(40 * 8 * 2));
-  EXPECT_THAT(o.rounds, Optional(5.0));
+  EXPECT_THAT(o.num_tiles, Optional(40 * 8));
+  EXPECT_THAT(o.rounds, Optional(2.5));
+  EXPECT_EQ(o.last_round, std::nullopt);
 }
 
 TEST(step_occupancy, of_a_gpu_without_room_for_a_block_has_no_rounds) {

@@ -36,7 +36,9 @@ Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kerne
   params.v = map(args.v, p.v, p.head_dim_v);
   params.k_scale = scale_params(args.k_descale);
   params.v_scale = scale_params(args.v_descale);
-  params.num_items = static_cast<int>(kernel.decode_order.num_items);
+  params.team = fast_divisor(kernel.decode_order.team);
+  params.rounds = kernel.decode_order.rounds;
+  params.num_shares = kernel.decode_order.num_shares;
   params.slots_in_flight = kernel.decode_order.slots_in_flight;
   params.forward = forward;
   params.arrivals =

@@ -41,8 +41,10 @@ struct ForwardParams {
   const float* sinks;  // [Hq], may be null
   long long sinks_stride;
 
-  float* split_o;    // f32 [num_splits, rows, Dv]; rows = B * Hq * Sq or Hq * Tq. null: not split
-  float* split_lse;  // f32 [num_splits, rows]
+  // f32 [num_splits, rows, Dv]; rows = B * Hq * Sq or Hq * Tq. Of sm90_decode's blocks that stay: two parts
+  // of a tile of rows for each block. null: not split
+  float* split_o;
+  float* split_lse;  // likewise, without Dv
   int* error_flag;   // set to a KernelError when device-resident lengths or tables lead out of bounds
 
   // What indices are divided by; each .divisor is the number itself.
@@ -104,14 +106,16 @@ struct Sm90DecodeParams {
   TensorMap v;  // likewise
   ForwardParams forward;
   ScaleParams k_scale, v_scale;  // of 8-bit K and V
-  // [B, Hk, m_blocks] counts of thread blocks that have stored their part (common/launch_count.cuh).
-  // null: not split
+  // [B, Hk, m_blocks] counts of thread blocks that have stored their part (common/launch_count.cuh); of
+  // blocks that stay, one for each of these. null: neither
   unsigned long long* arrivals;
   unsigned launch_id;   // differs from launch to launch; not 0
   int box_keys, boxes;  // of a tile of keys: box_keys * boxes
-  // Of blocks that stay. Items: tiles of rows, times splits
-  int num_items, slots_in_flight;
-  int unused;
+  // Of blocks that stay: num_shares teams of them, each with a share of the keys; a sequence has
+  // team * rounds tiles of rows
+  FastDivisor team;
+  int num_shares, rounds, slots_in_flight;
+  int unused[13];
 };
 
 /// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for
@@ -242,7 +246,7 @@ enum class KernelError : int { None = 0, PageOutOfPool = 1, LengthPastCapacity =
 static_assert(sizeof(TensorParams) == 32, "host and device must agree");
 static_assert(sizeof(ForwardParams) == 496, "host and device must agree");
 static_assert(sizeof(Sm90ForwardParams) == 960, "host and device must agree");
-static_assert(sizeof(Sm90DecodeParams) == 832, "host and device must agree");
+static_assert(sizeof(Sm90DecodeParams) == 896, "host and device must agree");
 static_assert(sizeof(BackwardParams) == 792, "host and device must agree");
 static_assert(sizeof(Sm90BackwardParams) == 1408, "host and device must agree");
 static_assert(sizeof(MergeParams) == 264, "host and device must agree");

@@ -4,8 +4,8 @@
 //            paged keys, which may be stored in 8 bits with factors; head_dim a multiple of 16 up to 256;
 //            every mask; softcap, ALiBi, sinks. What costs is the one read of K and V
 // Tile       kTileM packed query rows (row r is query r / group, head r % group of the key head) x kTileN
-//            keys. A thread block has one tile of rows and walks every num_splits-th block of their keys;
-//            with kStays it takes such items one after the other
+//            keys. A thread block has one tile of rows and walks every num_splits-th block of their keys; with
+//            kStays it has a share of the keys of all tiles of rows (decode_shares.h)
 // Product    transposed, so that few rows waste little: S^T = K Q^T has keys along M of the mma and query
 //            rows along N, in eights; O^T = V^T P^T. P^T goes from accumulators to operand B by movmatrix
 // 8 bits     decode_operands.cuh: from ldmatrix to the product a word of four elements takes two to five
@@ -20,9 +20,9 @@
 // Pages      a box is min(page, slot) keys, or less so that it divides both. The producer looks up 32 boxes
 //            at a time, one a lane, long before they are asked for, and the first ones before the length is
 //            known. A box that nobody wants is asked for outside the tensor, and comes as zeros
-// Splits     interleaved, so that parts are alike whatever the length. Each stores its normalised rows in the
-//            workspace; the block of a tile that arrives last merges all of them, in order of the splits: the
-//            same bits, whichever is last. With kCluster the eight blocks of a tile are a cluster, and each
+// Splits     interleaved, so that parts are alike whatever the length; shares are cut where they are full. Each
+//            block stores the normalised rows of its part in the workspace; the one of a tile that arrives
+//            last merges all of them, in order: the same bits, whichever is last. With kCluster the eight blocks of a tile are a cluster, and each
 //            merges its share of the columns from the shared memory of all
 // Ordering   (merge) a block's stores of its part, barrier of its consumers, count up [thread 0] -> the last
 //            count up, barrier, loads past L1 [all consumers]. A count releases, and the last one acquires,
@@ -32,7 +32,8 @@
 // Numerics   common/softmax.cuh; keys that no row sees are zeros in shared memory (V) and -inf in S
 // Declines   bias, other head_dims, pages of other than eights, many rows (heuristics_decode.cpp)
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Dao, Haziza, Massa, Sizov 2023, "Flash-Decoding for
-//            long-context inference", for the splits
+//            long-context inference", for the splits; Osama et al. 2023, "Stream-K" (arXiv:2301.03598), for
+//            the shares
 #pragma once
 
 #include "common/launch_count.cuh"
@@ -53,6 +54,7 @@
 #include "ptx/tma.cuh"
 #include "sm90/decode_layout.h"
 #include "sm90/decode_operands.cuh"
+#include "sm90/decode_work.cuh"
 #include "sm90/ring.cuh"
 #include "sm90/warp_scores.cuh"
 
@@ -91,7 +93,8 @@ struct DecodeSm90 {
                 "a lane issues one copy of a tile");
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
-  static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
+  static_assert(!Spec::kCluster || Spec::kSplit, "the splits of a tile are a cluster");
+  static_assert(!Spec::kStays || !Spec::kSplit, "keys are split or shared out");
   static_assert(!Spec::kCluster || kJointBytes + 4 * kTileM * (Spec::kHeadDimV + 1) <= kStages * kSlotBytes,
                 "and for the block's part");
 
@@ -113,18 +116,22 @@ struct DecodeSm90 {
   int lane, warp;
 
   // This block's work.
-  int batch_idx, head_k, split_idx, m_block;
+  int batch_idx, head_k, m_block;
+  int part_idx, num_parts;  // of the keys of the tile's rows: which this one is
+  // Of blocks that stay: the tile of keys, from the first that the sequence sees, at which the part begins and
+  // ends; and the share that has the tile's first part.
+  int part_begin, part_end, first_share;
   int row0, num_rows;  // packed rows
   Sequence seq;
   BasicKeyBand<int> band;
   int key_begin, key_end;        // keys that some row sees
-  int n_begin, n_end, n_step;    // blocks of keys that this one walks
+  int n_begin, n_end;            // blocks of keys that this one walks
   int n_full_begin, n_full_end;  // blocks that every row sees whole
 
   RingPosition<kStages> at;
 
-  // Of the producer: what look_up(split_idx) gave, asked for before the length is known.
-  int first_page;
+  // Of the producer: what look_up gave ahead of time, and for which sequence and block of keys.
+  int first_page, page_batch = -1, page_n;
 
   // Of the producer that stays.
   RingPosition<kStages> landed;  // of the load that is to land before the next one
@@ -162,44 +169,96 @@ struct DecodeSm90 {
 
   // ---- work
 
-  /// Reads an item's number as (batch, split, key head, m_block), the last fastest: who shares keys is near.
+  /// Reads the block's number as (batch, split, key head, m_block), the last fastest: who shares keys is near.
   /// In a cluster splits are fastest.
-  /// Whether it has rows; what its keys are then.
-  ONEPASS_DEVICE bool take_work(int item) {
+  ONEPASS_DEVICE void take_block() {
+    int item = static_cast<int>(blockIdx.x);
+    part_idx = 0;
+    num_parts = 1;
     if constexpr (Spec::kCluster) {
-      split_idx = item % kClusterBlocks;
+      num_parts = kClusterBlocks;
+      part_idx = item % kClusterBlocks;
       item /= kClusterBlocks;
     }
-    const int head = p.m_blocks.quotient(item);
-    m_block = p.m_blocks.remainder(item, head);
-    const int part = p.tile_heads.quotient(head);
-    head_k = p.tile_heads.remainder(head, part);
-    batch_idx = part;
-    if constexpr (!Spec::kSplit) split_idx = 0;
+    int outer = take_tile(item);
     if constexpr (Spec::kSplit && !Spec::kCluster) {
-      batch_idx = p.num_splits.quotient(part);
-      split_idx = p.num_splits.remainder(part, batch_idx);
+      num_parts = p.num_splits.divisor;
+      const int split = outer;
+      outer = p.num_splits.quotient(split);
+      part_idx = p.num_splits.remainder(split, outer);
     }
+    batch_idx = outer;
     if constexpr (Spec::kPaged) {
-      if (warp == kConsumers) first_page = look_up(split_idx);
+      if (warp == kConsumers) look_ahead(batch_idx, part_idx);  // before the length is known
     }
     seq = sequence_at(p, batch_idx);
+  }
+
+  /// Of (outer, key head, m_block), the outermost comes back.
+  ONEPASS_DEVICE int take_tile(int item) {
+    const int head = p.m_blocks.quotient(item);
+    m_block = p.m_blocks.remainder(item, head);
+    const int outer = p.tile_heads.quotient(head);
+    head_k = p.tile_heads.remainder(head, outer);
+    return outer;
+  }
+
+  /// Whether the item has rows; what its keys are then.
+  ONEPASS_DEVICE bool find_rows_and_keys() {
     row0 = m_block * kTileM;
     num_rows = min(kTileM, seq.seqlen_q * p.group.divisor - row0);
     if (num_rows > 0) find_keys();
     return num_rows > 0;
   }
 
+  /// Which of the blocks that have the same share this one is.
+  ONEPASS_DEVICE int own_member() const {
+    const int block = static_cast<int>(blockIdx.x);
+    return all.team.remainder(block, all.team.quotient(block));
+  }
+
   /// f() for the block's items that have rows.
   template <class F>
   ONEPASS_DEVICE void for_each_item(F f) {
     if constexpr (Spec::kStays) {
-      for (int item = static_cast<int>(blockIdx.x); item < all.num_items;
-           item += static_cast<int>(gridDim.x)) {
-        if (take_work(item)) f();
-      }
+      for_each_shared_item(f);
     } else {
-      if (take_work(static_cast<int>(blockIdx.x))) f();
+      take_block();
+      if (find_rows_and_keys()) f();
+    }
+  }
+
+  /// all.team blocks beside each other have the same share of keys, each of a tile of rows of its own; a
+  /// sequence has all.team * all.rounds such tiles, and as many items in the row of all as rounds.
+  template <class F>
+  ONEPASS_DEVICE void for_each_shared_item(F f) {
+    const int share = all.team.quotient(static_cast<int>(blockIdx.x)), member = own_member();
+    const auto units_at = [this](int batch) {
+      const Sequence s = sequence_at(p, batch, false);
+      return s.seqlen_q > 0 ? all.rounds * item_units(sequence_tiles<kTileN>(p, s).count()) : 0;
+    };
+    const Shares shares = share_out(total_units(p.batch, units_at), all.num_shares);
+    if (share >= shares.count) return;
+    const int begin = shares.begin(share), end = shares.begin(share + 1);
+    SequenceStart at_sequence = find_sequence(p.batch, units_at, begin);
+    for (; at_sequence.batch < p.batch && at_sequence.unit < end; ++at_sequence.batch) {
+      batch_idx = at_sequence.batch;
+      seq = sequence_at(p, batch_idx);
+      if (seq.seqlen_q == 0) continue;
+      const SequenceTiles tiles = sequence_tiles<kTileN>(p, seq);
+      for (int round = 0; round < all.rounds; ++round, at_sequence.unit += item_units(tiles.count())) {
+        const int unit = at_sequence.unit;
+        const ItemPart part = part_of_item(shares, share, unit, tiles.count());
+        const bool mine = share >= part.first_share && share <= part.last_share;
+        if (!mine) continue;
+        take_tile(round * all.team.divisor + member);
+        first_share = part.first_share;
+        part_idx = share - part.first_share;
+        num_parts = part.last_share - part.first_share + 1;
+        part_begin = tiles.begin + part.begin;
+        part_end = tiles.begin + part.end;
+        if (find_rows_and_keys()) f();
+      }
     }
   }
 
@@ -210,16 +269,18 @@ struct DecodeSm90 {
     const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, query_begin, query_end, kTileN);
     key_begin = keys.begin;
     key_end = keys.end;
-    n_begin = range.n_block_min + split_idx;
+    n_begin = range.n_block_min + part_idx;
     n_end = range.n_block_max;
-    n_step = num_splits();
+    if constexpr (Spec::kStays) {
+      n_begin = max(range.n_block_min, part_begin);
+      n_end = min(range.n_block_max, part_end);
+    }
     n_full_begin = range.n_block_full_min;
     n_full_end = range.n_block_full_max;
   }
 
-  ONEPASS_DEVICE int num_splits() const {
-    return Spec::kCluster ? kClusterBlocks : Spec::kSplit ? p.num_splits.divisor : 1;
-  }
+  /// From a block of keys to the part's next one.
+  ONEPASS_DEVICE int n_step() const { return Spec::kStays ? 1 : num_parts; }
 
   /// Query and head of a row, which counts from the tile's first.
   ONEPASS_DEVICE int query_of(int row) const { return p.group.quotient(row0 + row); }
@@ -254,13 +315,20 @@ struct DecodeSm90 {
   /// Blocks of keys whose boxes are as many as a warp has lanes.
   ONEPASS_DEVICE int blocks_at_once() const { return 32 / all.boxes; }
 
-  /// The table's entry for a box of the blocks n, n + num_splits(), ..: box lane % boxes of block
+  /// A sequence's table entry for a box of the blocks n, n + n_step(), ..: box lane % boxes of block
   /// lane / boxes. Past the table there is none.
-  ONEPASS_DEVICE int look_up(int n) const {
-    const int key = (n + lane / all.boxes * num_splits()) * kTileN + lane % all.boxes * all.box_keys;
+  ONEPASS_DEVICE int look_up(int batch, int n) const {
+    const int key = (n + lane / all.boxes * n_step()) * kTileN + lane % all.boxes * all.box_keys;
     const int column = p.page_size.quotient(key);
     if (column >= p.max_pages) return -1;
-    return p.block_table[batch_idx * p.table_batch_stride + column * p.table_page_stride];
+    return p.block_table[batch * p.table_batch_stride + column * p.table_page_stride];
+  }
+
+  ONEPASS_DEVICE void look_ahead(int batch, int n) {
+    if (batch >= p.batch) return;
+    first_page = look_up(batch, n);
+    page_batch = batch;
+    page_n = n;
   }
 
   // A tile of kColumns of 16 bits: block of columns b of key k is at row_in_tile(k) + b * block_bytes().
@@ -314,16 +382,17 @@ struct DecodeSm90 {
     const Uint64 l2_hint = p.m_blocks.divisor == 1 ? kEvictFirst : kEvictNormal;  // who else reads these keys
     int pages = 0, ahead = 0, i = 0;  // of the blocks at hand, and of those after them
     if constexpr (Spec::kPaged) {
-      pages = n_begin == split_idx ? first_page : look_up(n_begin);
-      ahead = look_up(n_begin + blocks_at_once() * n_step);
+      pages = page_batch == batch_idx && page_n == n_begin ? first_page : look_up(batch_idx, n_begin);
+      ahead = look_up(batch_idx, n_begin + blocks_at_once() * n_step());
+      if constexpr (Spec::kStays) look_ahead(batch_idx + 1, 0);
     }
-    for (int n = n_begin; n < n_end; n += n_step) {
+    for (int n = n_begin; n < n_end; n += n_step()) {
       int page = 0;
       if constexpr (Spec::kPaged) {
         if (i == blocks_at_once()) {
           i = 0;
           pages = ahead;
-          ahead = look_up(n + blocks_at_once() * n_step);
+          ahead = look_up(batch_idx, n + blocks_at_once() * n_step());
         }
         page = __shfl_sync(0xffffffffu, pages, i++ * all.boxes + lane % all.boxes);
       }
@@ -516,7 +585,7 @@ struct DecodeSm90 {
         for (int e = 0; e < 4; ++e) o[t][tile][e] = 0.0f;
       }
     }
-    for (int n = n_begin; n < n_end; n += n_step) {
+    for (int n = n_begin; n < n_end; n += n_step()) {
       const int first_key = n * kTileN + warp * kWarpKeys;
       const bool seen = first_key < key_end && first_key + kWarpKeys > key_begin;
       const Uint32 keys = wait_slot();
@@ -599,18 +668,18 @@ struct DecodeSm90 {
     return piece;
   }
 
-  /// Over the parts of all splits. load(split, row, column): the same piece of that part.
+  /// Over all parts of the keys. load(part, row, column): the same piece of that part.
   template <class Load>
-  ONEPASS_DEVICE Piece join_splits(int row, int column, float sink, Load load) const {
+  ONEPASS_DEVICE Piece join_parts(int row, int column, float sink, Load load) const {
     constexpr int kAtOnce = 8;  // loads in flight
     float larger = sink, total = sink == -infinity() ? 0.0f : 1.0f;
     Piece piece = {};
-    for (int first = 0; first < num_splits(); first += kAtOnce) {
+    for (int first = 0; first < num_parts; first += kAtOnce) {
       Piece parts[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         parts[i] = {{}, -infinity()};
-        if (first + i < num_splits()) parts[i] = load(first + i, row, column);
+        if (first + i < num_parts) parts[i] = load(first + i, row, column);
       }
       const float before = larger;
 #pragma unroll
@@ -645,25 +714,35 @@ struct DecodeSm90 {
     }
   }
 
+  /// Of a part of the tile's keys. A share has two such parts at most: of the item that it begins with, and of
+  /// the one that it ends with, which is the first part of that item.
+  ONEPASS_DEVICE Index64 part_index(int part, int row) const {
+    if constexpr (Spec::kStays) {
+      const int block = (first_share + part) * all.team.divisor + own_member();
+      return static_cast<Index64>(2 * block + (part == 0 ? 1 : 0)) * kTileM + row;
+    } else {
+      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+      return part * place.num_rows + place.index;
+    }
+  }
+
   /// This block's part, where the others find it: in the workspace, or in shared memory for its cluster.
   ONEPASS_DEVICE void store_part(int row, int column, const Piece& piece) const {
     if constexpr (Spec::kCluster) {
       *reinterpret_cast<float4*>(part_out + row * Spec::kHeadDimV + column) = piece.out;
       if (column == 0) part_lse[row] = piece.lse;
     } else {
-      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
-      const Index64 index = split_idx * place.num_rows + place.index;
+      const Index64 index = part_index(part_idx, row);
       *reinterpret_cast<float4*>(p.split_o + index * Spec::kHeadDimV + column) = piece.out;
       if (column == 0) p.split_lse[index] = piece.lse;
     }
   }
-  ONEPASS_DEVICE Piece load_part(int split, int row, int column) const {
+  ONEPASS_DEVICE Piece load_part(int part, int row, int column) const {
     if constexpr (Spec::kCluster) {
-      return {load_cluster(reinterpret_cast<const float4*>(part_out + row * Spec::kHeadDimV + column), split),
-              load_cluster(part_lse + row, split)};
+      return {load_cluster(reinterpret_cast<const float4*>(part_out + row * Spec::kHeadDimV + column), part),
+              load_cluster(part_lse + row, part)};
     } else {
-      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
-      const Index64 index = split * place.num_rows + place.index;
+      const Index64 index = part_index(part, row);
       return {load_l2(reinterpret_cast<const float4*>(p.split_o + index * Spec::kHeadDimV + column)),
               load_l2(p.split_lse + index)};
     }
@@ -678,18 +757,20 @@ struct DecodeSm90 {
     }
   }
 
-  /// The count of the tile's blocks that have stored their parts.
+  /// The count of the tile's blocks that have stored their parts. A share has one at most that is not its
+  /// first: of the item that it ends with.
   ONEPASS_DEVICE unsigned long long* arrivals() const {
+    if constexpr (Spec::kStays) return all.arrivals + first_share * all.team.divisor + own_member();
     return all.arrivals + (batch_idx * p.tile_heads.divisor + head_k) * p.m_blocks.divisor + m_block;
   }
 
   ONEPASS_DEVICE static void sync_consumers() { named_barrier_sync(1, 32 * kConsumers); }
 
-  /// All consumers, when the block's part is stored: whether those of all splits are.
+  /// All consumers, when the block's part is stored: whether all parts are.
   ONEPASS_DEVICE bool arrive_last() const {
     sync_consumers();
     if (threadIdx.x == 0) {
-      control.is_last = count_up(arrivals()) + 1 == num_splits();
+      control.is_last = count_up(arrivals()) + 1 == num_parts;
       if (control.is_last) free_count(arrivals());
     }
     sync_consumers();
@@ -700,8 +781,8 @@ struct DecodeSm90 {
   ONEPASS_DEVICE void consume() {
     find_rows();
     load_queries();
-    if constexpr (Spec::kSplit && !Spec::kCluster) {
-      if (threadIdx.x == 0) claim_count(arrivals(), all.launch_id);  // while the first keys come
+    if constexpr ((Spec::kSplit || Spec::kStays) && !Spec::kCluster) {
+      if (threadIdx.x == 0 && num_parts > 1) claim_count(arrivals(), all.launch_id);  // while the first keys come
     }
     walk_keys();
     sync_consumers();  // every slot has been read, and the joint rows of the last item
@@ -714,15 +795,15 @@ struct DecodeSm90 {
       store_part(row, column, join_warps(row, column, -infinity()));
     };
     const auto merge_parts = [&](int row, int column) {
-      const auto load = [this](int split, int r, int c) { return load_part(split, r, c); };
-      store_piece(row, column, join_splits(row, column, sink_of(row), load));
+      const auto load = [this](int part, int r, int c) { return load_part(part, r, c); };
+      store_piece(row, column, join_parts(row, column, sink_of(row), load));
     };
     if constexpr (Spec::kCluster) {
       for_each_piece(store_parts);
       cluster_sync();
-      for_each_piece<kClusterBlocks>(merge_parts, split_idx);
+      for_each_piece<kClusterBlocks>(merge_parts, part_idx);
       cluster_sync();  // nobody reads this block's part any more
-    } else if constexpr (Spec::kSplit) {
+    } else if (num_parts > 1) {
       for_each_piece(store_parts);
       if (arrive_last()) for_each_piece(merge_parts);
     } else {
