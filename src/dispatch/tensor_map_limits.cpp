@@ -16,11 +16,11 @@ bool fits(std::int64_t extent, std::int64_t stride, std::int64_t bytes) {
 }
 
 struct MappedTensor {
-  const char* name;
-  RowExtents extents;
-  std::int64_t heads;
+  const char* name = "";
+  RowExtents extents{0, 0};
+  std::int64_t heads = 0;
   TensorStrides strides;
-  DType dtype;
+  DType dtype = DType::BF16;
 };
 
 std::optional<std::string> decline_strides(std::initializer_list<MappedTensor> tensors) {

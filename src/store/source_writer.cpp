@@ -69,6 +69,7 @@ int row_offset(int step) { return step * 16 * kSwizzleRow; }
 /// Steps along `columns` of two tiles with so many rows.
 std::vector<StepOffsets> column_steps(int columns, int rows_a, int rows_b) {
   std::vector<StepOffsets> steps;
+  steps.reserve(static_cast<std::size_t>(columns + 15) / 16);
   for (int step = 0; step < (columns + 15) / 16; ++step)
     steps.push_back({column_offset(step, rows_a), column_offset(step, rows_b)});
   return steps;
@@ -105,6 +106,7 @@ std::string sm90_backward_products(const KernelSpec& spec) {
   const int dq_columns =
       m == 128 ? spec.head_dim : cuda::column_blocks(spec.head_dim) * cuda::kBlockColumns / 2;
   std::vector<StepOffsets> steps_n;
+  steps_n.reserve(static_cast<std::size_t>(n) / 16);
   for (int step = 0; step < n / 16; ++step) steps_n.push_back({column_offset(step, m), row_offset(step)});
   return fmt::format(
       "\n{}{}{}{}{}", wgmma_from_shared("score_product", spec.dtype, m, column_steps(spec.head_dim, n, m)),
