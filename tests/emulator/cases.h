@@ -43,7 +43,6 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "f16_b4_hq1_sq20_sk20_d64_causal_packed_ragged_gap_seed4"},
     // many query rows and few in one batch: two launches
     {"h200", "bf16_b5_hq2_hk1_sq140_sk520_d64_causal_packedq_page16_ragged_seed6"},
-    {"h200", "f16_b6_hq4_hk2_sq160_sk600_d64_causal_packedq_ragged_gap_seed14_sink"},
     // head_dim 128, and others up to it; rows in pieces of 16, 8, 4 and 2 bytes
     {"h200", "bf16_b1_hq1_sq140_sk130_d128_causal"},
     {"a100", "f16_b1_hq8_hk1_sq2_sk200_d128_causal_page16_ragged_split2"},
