@@ -195,6 +195,7 @@ ExitStatus bench_command(const CommandLine& line) {
   const BenchOptions& o = line.bench;
   if (o.backends.list.front() == Backend::Cuda) return gpu_bench_command(line);
   const std::vector<NamedCase> cases = collect_cases(kCall, o.cases);
+  require_forward(kCall, cases);
   use_instruction_set(o.execution.instruction_set);
   std::size_t width = 4;
   for (const NamedCase& named : cases) {

@@ -9,9 +9,9 @@
 #include "cli/execution.h"
 #include "io/file_context.h"
 #include "plan/make_plan.h"
-#include "problem/validate.h"
 #include "support/message.h"
 #include "verify/case_tensors.h"
+#include "verify/gradient_tensors.h"
 
 namespace onepass::cli {
 namespace {
@@ -68,12 +68,20 @@ std::vector<NamedCase> collect_cases(const std::string& call, const CaseOptions&
   return cases;
 }
 
+void require_forward(const std::string& call, const std::vector<NamedCase>& cases) {
+  for (const NamedCase& named : cases) {
+    if (!named.values.backward) continue;
+    throw NotSupported(format_message(call, fmt::format("{} is a backward call", named.text),
+                                      "cases of forward calls, without 'bwd'",
+                                      "check it with onepass check, or drop 'bwd'"));
+  }
+}
+
 void check_runnable(const std::string& call, const NamedCase& named, const ExecutionOptions& execution) {
   const std::string about = fmt::format("{}: {}", call, named.text);
   const DeviceInfo device = device_of(execution.backend, about.c_str());
-  const verify::CaseShapes shapes = verify::case_shapes(named.values);
-  const ForwardOptions options = with_execution(shapes.options, execution);
-  make_plan(about.c_str(), validate_problem(about.c_str(), shapes.args, options),
+  const ForwardOptions options = with_execution(verify::case_shapes(named.values).options, execution);
+  make_plan(about.c_str(), verify::problem_of_case(about.c_str(), named.values, options),
             {options.backend, options.num_threads, options.num_splits}, device);
 }
 

@@ -22,4 +22,7 @@ std::vector<NamedCase> collect_cases(const std::string& call, const CaseOptions&
 /// tensors. @throws InvalidArgument, NotSupported, EnvironmentError without the asked GPU, naming the case.
 void check_runnable(const std::string& call, const NamedCase& named, const ExecutionOptions& execution);
 
+/// For commands that have no use for gradients. @throws NotSupported naming the first backward case.
+void require_forward(const std::string& call, const std::vector<NamedCase>& cases);
+
 }  // namespace onepass::cli

@@ -262,6 +262,7 @@ Json result_to_json(const GpuResult& r, const DeviceInfo& gpu) {
 ExitStatus gpu_bench_command(const CommandLine& line) {
   const BenchOptions& o = line.bench;
   const std::vector<NamedCase> cases = collect_cases(kCall, o.cases);
+  require_forward(kCall, cases);
   check_all(cases, o);
   const DeviceInfo gpu = device_of(Backend::Cuda, kCall);
   std::size_t width = 4;

@@ -14,11 +14,11 @@
 #include "cli/text_output.h"
 #include "plan/explain.h"
 #include "plan/make_plan.h"
-#include "problem/validate.h"
 #include "store/image_search.h"
 #include "support/config.h"
 #include "support/message.h"
 #include "verify/case_tensors.h"
+#include "verify/gradient_tensors.h"
 
 namespace onepass::cli {
 namespace {
@@ -51,9 +51,9 @@ std::vector<std::string> planned_kernels(const std::vector<NamedCase>& cases, co
   std::vector<std::string> names;
   for (const NamedCase& named : cases) {
     const std::string about = fmt::format("{}: {}", kCall, named.text);
-    const verify::CaseShapes shapes = verify::case_shapes(named.values);
-    const Plan plan = make_plan(about.c_str(), validate_problem(about.c_str(), shapes.args, shapes.options),
-                                {.backend = Backend::Cuda, .num_splits = shapes.options.num_splits}, device);
+    const ForwardOptions options = verify::case_shapes(named.values).options;
+    const Plan plan = make_plan(about.c_str(), verify::problem_of_case(about.c_str(), named.values, options),
+                                {.backend = Backend::Cuda, .num_splits = options.num_splits}, device);
     add_kernels(plan, names);
   }
   return names;

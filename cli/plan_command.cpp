@@ -14,9 +14,9 @@
 #include "dispatch/implementations.h"
 #include "plan/explain.h"
 #include "plan/make_plan.h"
-#include "problem/validate.h"
 #include "support/message.h"
 #include "verify/case_tensors.h"
+#include "verify/gradient_tensors.h"
 
 namespace onepass::cli {
 namespace {
@@ -38,7 +38,7 @@ struct Answer {
 Answer ask(const AttentionProblem& problem, const PlanRequest& request, const DeviceInfo& device) {
   Answer answer;
   answer.device = device;
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation : implementations_of(problem)) {
     if (const auto reason = implementation.decline(problem, device, request)) {
       answer.declines.push_back({implementation.name, *reason});
       continue;
@@ -47,7 +47,7 @@ Answer ask(const AttentionProblem& problem, const PlanRequest& request, const De
     answer.accounting = answer.plan->accounting;
     return answer;
   }
-  answer.accounting = account_forward(problem, device, kAssumedTileM, problem.group());
+  answer.accounting = account(problem, device, kAssumedTileM, problem.group());
   return answer;
 }
 
@@ -111,9 +111,8 @@ ExitStatus plan_command(const CommandLine& line) {
   }
   const std::vector<DeviceInfo> devices = chosen_devices(o.device);
   const Case values = parse_case(o.case_text);
-  const verify::CaseShapes shapes = verify::case_shapes(values);
-  const ForwardOptions options = with_execution(shapes.options, o.execution);
-  const AttentionProblem problem = validate_problem(kCall, shapes.args, options);
+  const ForwardOptions options = with_execution(verify::case_shapes(values).options, o.execution);
+  const AttentionProblem problem = verify::problem_of_case(kCall, values, options);
   const PlanRequest request = {options.backend, options.num_threads, options.num_splits};
   std::vector<Answer> answers;
   answers.reserve(devices.size());

@@ -60,6 +60,8 @@ enum class Stream : std::int64_t {
   Sinks,
   DescaleK,
   DescaleV,
+  Dout,
+  Dlse,
 };
 
 }  // namespace onepass::verify

@@ -81,10 +81,6 @@ void store(const TensorView& view, std::int64_t offset, float x) {
   }
 }
 
-std::size_t hash_of(const GuardedBuffer& memory) {
-  return std::hash<std::string_view>{}({reinterpret_cast<const char*>(memory.bytes()), memory.size()});
-}
-
 /// What the layout says, with memory and values.
 class Filler {
  public:
@@ -101,7 +97,7 @@ class Filler {
     fill_keys(args().v, Stream::V, c_.mean_v);
     if (c_.has_bias) fill_bias();
     for (CaseTensors::Buffer& buffer : t_.buffers) {
-      if (!buffer.output.present()) buffer.input_hash = hash_of(*buffer.memory);
+      if (!buffer.output.present()) buffer.input_hash = content_hash(*buffer.memory);
     }
     return std::move(t_);
   }
@@ -325,11 +321,17 @@ void CaseTensors::poison_outputs() {
   }
 }
 
-std::optional<std::string> CaseTensors::damage() const {
-  for (const Buffer& buffer : buffers) {
+std::size_t content_hash(const GuardedBuffer& memory) {
+  return std::hash<std::string_view>{}({reinterpret_cast<const char*>(memory.bytes()), memory.size()});
+}
+
+std::optional<std::string> CaseTensors::damage() const { return damage_of(buffers); }
+
+std::optional<std::string> damage_of(const std::vector<CaseTensors::Buffer>& buffers) {
+  for (const CaseTensors::Buffer& buffer : buffers) {
     if (!buffer.memory->guards_intact()) return fmt::format("memory beside {} was written", buffer.name);
     if (!buffer.output.present()) {
-      if (hash_of(*buffer.memory) != buffer.input_hash)
+      if (content_hash(*buffer.memory) != buffer.input_hash)
         return fmt::format("input {} was written", buffer.name);
       continue;
     }

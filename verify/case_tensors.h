@@ -38,6 +38,12 @@ struct CaseTensors {
   std::vector<Buffer> buffers;
 };
 
+/// What beside the elements of output views was written, and inputs whose content is another; empty when
+/// none.
+std::optional<std::string> damage_of(const std::vector<CaseTensors::Buffer>& buffers);
+
+std::size_t content_hash(const GuardedBuffer& memory);
+
 /// Allocates and fills. @throws EnvironmentError when the machine has less memory than the case needs.
 CaseTensors make_tensors(const Case& c);
 

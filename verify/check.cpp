@@ -12,42 +12,15 @@
 #include "support/float_types.h"
 #include "verify/case_tensors.h"
 #include "verify/gpu_call.h"
+#include "verify/gradient_tensors.h"
 
 namespace onepass::verify {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-double frobenius_bound(DType dtype) {
-  switch (dtype) {
-    case DType::BF16: return 1e-2;
-    case DType::F16: return 2e-3;
-    default: return 1e-5;
-  }
-}
-
-/// Below this an output of `dtype` has no relative precision (subnormal numbers, which a CPU may flush to 0),
-/// so the relative error does not count it.
-double negligible_error(DType dtype) {
-  return dtype == DType::F16 ? 0x1p-25 : static_cast<double>(std::numeric_limits<float>::min());
-}
-
 double lse_bound(DType dtype, double lse) {
   return dtype == DType::F32 ? 1e-5 * (1 + std::abs(lse)) : 1e-3 + 1e-5 * std::abs(lse);
-}
-
-/// The value as an output of `dtype` holds it: 1e6 is infinite in f16.
-double as_stored(DType dtype, double x) {
-  std::uint32_t memory = 0;
-  store_float(&memory, dtype, 0, static_cast<float>(x));
-  return static_cast<double>(load_float(&memory, dtype, 0));
-}
-
-/// NaN against NaN, infinity against the same infinity, finite against finite.
-bool same_kind(double got, double want) {
-  if (std::isnan(want)) return std::isnan(got);
-  if (std::isinf(want)) return got == want;
-  return std::isfinite(got);
 }
 
 class Judge {
@@ -198,7 +171,13 @@ std::string elements_line(const char* name, const Worst& w, std::int64_t count) 
 }
 
 /// Runs into the outputs of `args`; returns what beside the tensors was written, empty when nothing.
-std::optional<std::string> run_on_cpu(const ForwardArguments& args, const ForwardOptions& options) {
+template <class Arguments>
+std::optional<std::string> run_on(const Arguments& args, const ForwardOptions& options) {
+  if (options.backend == Backend::Cuda) {
+    const BasicGpuCall<Arguments> call("check", args, options);
+    call.run();
+    return call.copy_back();
+  }
   const Plan planned = plan(args, options);
   GuardedBuffer workspace(planned.workspace_bytes());
   run(planned, args, {static_cast<std::byte*>(workspace.data()), workspace.size()});
@@ -206,13 +185,56 @@ std::optional<std::string> run_on_cpu(const ForwardArguments& args, const Forwar
   return "memory beside the workspace was written";
 }
 
-std::optional<std::string> run_on_gpu(const ForwardArguments& args, const ForwardOptions& options) {
-  const GpuCall call("check", args, options);
-  call.run();
-  return call.copy_back();
+CheckReport check(const ForwardArguments& args, const ForwardOptions& options,
+                  const CheckProgress& progress) {
+  return check_result(args, options, progress);
+}
+CheckReport check(const BackwardArguments& args, const ForwardOptions& options,
+                  const CheckProgress& progress) {
+  return check_gradients(args, options, progress);
+}
+
+template <class Tensors>
+CheckReport check_tensors(Tensors tensors, const Case& c, const CheckHow& how,
+                          const CheckProgress& progress) {
+  tensors.options.backend = how.backend;
+  tensors.options.num_threads = how.num_threads;
+  const ForcedInstructionSet forced(how.instruction_set);
+  const std::optional<std::string> beside = run_on(tensors.args, tensors.options);
+  CheckReport report = check(tensors.args, tensors.options, progress);
+  if (const std::optional<std::string> damage = beside ? beside : tensors.damage()) {
+    report.passed = false;
+    report.failure = *damage;
+  }
+  report.repeat = repeat_line(c, how);
+  return report;
 }
 
 }  // namespace
+
+double frobenius_bound(DType dtype) {
+  switch (dtype) {
+    case DType::BF16: return 1e-2;
+    case DType::F16: return 2e-3;
+    default: return 1e-5;
+  }
+}
+
+double negligible_error(DType dtype) {
+  return dtype == DType::F16 ? 0x1p-25 : static_cast<double>(std::numeric_limits<float>::min());
+}
+
+double as_stored(DType dtype, double x) {
+  std::uint32_t memory = 0;
+  store_float(&memory, dtype, 0, static_cast<float>(x));
+  return static_cast<double>(load_float(&memory, dtype, 0));
+}
+
+bool same_kind(double got, double want) {
+  if (std::isnan(want)) return std::isnan(got);
+  if (std::isinf(want)) return got == want;
+  return std::isfinite(got);
+}
 
 std::string to_string(const Place& place) {
   std::string text = place.batch < 0 ? fmt::format("row {} of no sequence", place.row)
@@ -230,6 +252,7 @@ std::string CheckReport::text() const {
                         plain_error, frobenius, frobenius_bound);
   }
   if (num_lse > 0) text += elements_line("softmax_lse", lse, num_lse);
+  for (const GradientReport& g : gradients) text += to_string(g) + "\n";
   if (!repeat.empty()) text += fmt::format("repeat with: {}\n", repeat);
   return text;
 }
@@ -244,23 +267,8 @@ CheckReport judge(const ForwardArguments& args, const Evaluation& evaluation) {
 }
 
 CheckReport check_case(const Case& c, const CheckHow& how, const CheckProgress& progress) {
-  CaseTensors tensors = make_tensors(c);
-  tensors.options.backend = how.backend;
-  tensors.options.num_threads = how.num_threads;
-
-  const ForcedInstructionSet forced(how.instruction_set);
-  const std::optional<std::string> beside = how.backend == Backend::Cuda
-                                                ? run_on_gpu(tensors.args, tensors.options)
-                                                : run_on_cpu(tensors.args, tensors.options);
-
-  CheckReport report = check_result(tensors.args, tensors.options, progress);
-  const std::optional<std::string> damage = beside ? beside : tensors.damage();
-  if (damage) {
-    report.passed = false;
-    report.failure = *damage;
-  }
-  report.repeat = repeat_line(c, how);
-  return report;
+  if (c.backward) return check_tensors(make_gradient_tensors(c), c, how, progress);
+  return check_tensors(make_tensors(c), c, how, progress);
 }
 
 std::string repeat_line(const Case& c, const CheckHow& how) {

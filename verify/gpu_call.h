@@ -9,16 +9,18 @@
 
 namespace onepass::verify {
 
-class GpuCall {
+/// Arguments: ForwardArguments or BackwardArguments.
+template <class Arguments>
+class BasicGpuCall {
  public:
   /// Copies every tensor to the GPU and plans there, with bounds of the lengths that are read here: on the
   /// GPU nobody reads them. Checks everything first, index values included. `call` begins messages.
   /// @throws InvalidArgument, NotSupported; EnvironmentError without a GPU.
-  GpuCall(const char* call, const ForwardArguments& host, const ForwardOptions& options, int device_idx = 0);
+  BasicGpuCall(const char* call, const Arguments& host, const ForwardOptions& options, int device_idx = 0);
 
   const Plan& plan() const { return plan_; }
   /// The views in GPU memory, and a workspace of exactly the planned size.
-  const ForwardArguments& args() const { return args_; }
+  const Arguments& args() const { return args_; }
   std::span<std::byte> workspace() const { return workspace_.span(); }
 
   /// Queues one run.
@@ -29,10 +31,16 @@ class GpuCall {
   std::optional<std::string> copy_back() const;
 
  private:
-  ForwardArguments args_;
+  Arguments args_;
   Plan plan_;
   DeviceCopies copies_;
   GuardedDeviceBuffer workspace_;
 };
+
+extern template class BasicGpuCall<ForwardArguments>;
+extern template class BasicGpuCall<BackwardArguments>;
+
+using GpuCall = BasicGpuCall<ForwardArguments>;
+using GpuGradientCall = BasicGpuCall<BackwardArguments>;
 
 }  // namespace onepass::verify

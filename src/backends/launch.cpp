@@ -40,6 +40,7 @@ constexpr Runner<ForwardArguments> kForward[] = {
 constexpr Runner<BackwardArguments> kBackward[] = {
     {"sm90_backward", cuda::run_backward},
     {"sm80_backward", cuda::run_backward},
+    {"cpu_simd", on_cpu<BackwardArguments, cpu::run_simd>},
     {"cpu_reference", on_cpu<BackwardArguments, cpu::run_reference>},
 };
 

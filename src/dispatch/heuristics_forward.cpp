@@ -33,18 +33,6 @@ std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
   return 64;
 }
 
-// The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that
-// meet them. Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best;
-// wide heads take 64 keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to
-// Q^T and out^T.
-std::int64_t choose_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
-  constexpr std::int64_t kScoreBytesPerKey = std::int64_t{64} * 4;
-  constexpr std::int64_t kWideHead = 256;
-  if (std::max(problem.head_dim, problem.head_dim_v) > kWideHead) return 64;
-  const std::int64_t fitting = device.l1_bytes_per_processor * 2 / 3 / kScoreBytesPerKey;
-  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 128);
-}
-
 // The smallest number of splits that keeps the threads busy: among the candidates, the first whose share
 // of busy thread time is within 5% of the best (after num_splits_heuristic of
 // Dao-AILab/flash-attention, hopper/heuristics.h).
@@ -68,6 +56,18 @@ int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads
 
 }  // namespace
 
+// The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that
+// meet them. Measured as above, 64, 96, 128, 192 and 256 keys are within 5% of each other, 96 and 128 best;
+// wide heads take 64 keys, so that their K and V tiles (tile_n x 4 (head_dim + head_dim_v) bytes) leave L2 to
+// Q^T and out^T.
+std::int64_t choose_cpu_tile_n(const AttentionProblem& problem, const DeviceInfo& device) {
+  constexpr std::int64_t kScoreBytesPerKey = std::int64_t{64} * 4;
+  constexpr std::int64_t kWideHead = 256;
+  if (std::max(problem.head_dim, problem.head_dim_v) > kWideHead) return 64;
+  const std::int64_t fitting = device.l1_bytes_per_processor * 2 / 3 / kScoreBytesPerKey;
+  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 128);
+}
+
 std::int64_t count_query_tiles(const AttentionProblem& problem, std::int64_t tile_m) {
   const std::int64_t group = problem.group();
   const std::int64_t longest = std::min(problem.seqlen_q, problem.total_q);
@@ -85,7 +85,7 @@ CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const Devic
   CpuForwardConfig config;
   config.num_threads = std::max(1, requested_threads > 0 ? requested_threads : device.num_processors);
   config.tile_m = choose_tile_m(problem, config.num_threads);
-  config.tile_n = choose_tile_n(problem, device);
+  config.tile_n = choose_cpu_tile_n(problem, device);
 
   const std::int64_t num_tiles = count_query_tiles(problem, config.tile_m);
   const std::int64_t num_key_blocks = std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, config.tile_n));

@@ -20,6 +20,9 @@ struct CpuForwardConfig {
 /// Query tiles of all sequences and key heads: exact for dense queries, an upper bound for packed ones.
 std::int64_t count_query_tiles(const AttentionProblem& problem, std::int64_t tile_m);
 
+/// Keys of a block of the SIMD backend.
+std::int64_t choose_cpu_tile_n(const AttentionProblem& problem, const DeviceInfo& device);
+
 /// requested_threads and requested_splits: 0 leaves the choice to the heuristic. Threads are never more than
 /// there are work items, splits never more than there are key blocks.
 CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const DeviceInfo& device,

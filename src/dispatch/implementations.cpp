@@ -79,9 +79,10 @@ constexpr std::array<Implementation, 5> kImplementations = {{
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference},
 }};
 
-constexpr std::array<Implementation, 3> kBackward = {{
+constexpr std::array<Implementation, 4> kBackward = {{
     {"sm90_backward", decline_sm90_gradients, lay_out_sm90_backward},
     {"sm80_backward", decline_sm80_gradients, lay_out_sm80_backward},
+    {"cpu_simd", decline_cpu_simd, lay_out_cpu_simd_backward},
     {"cpu_reference", decline_cpu_reference, lay_out_cpu_reference_backward},
 }};
 
@@ -89,5 +90,8 @@ constexpr std::array<Implementation, 3> kBackward = {{
 
 std::span<const Implementation> implementations() { return kImplementations; }
 std::span<const Implementation> backward_implementations() { return kBackward; }
+std::span<const Implementation> implementations_of(const AttentionProblem& problem) {
+  return problem.gradient ? backward_implementations() : implementations();
+}
 
 }  // namespace onepass

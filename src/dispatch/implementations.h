@@ -25,5 +25,7 @@ struct Implementation {
 std::span<const Implementation> implementations();
 /// Of backward calls, likewise.
 std::span<const Implementation> backward_implementations();
+/// Of calls like this one.
+std::span<const Implementation> implementations_of(const AttentionProblem& problem);
 
 }  // namespace onepass

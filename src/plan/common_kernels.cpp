@@ -66,6 +66,7 @@ struct Work {
   std::span<const DType> dtypes;  // f16 for some head_dims only: comes_in_f16()
   std::span<const HeadDims> head_dims;
   std::span<const SequenceLayout> layouts;  // of k and v
+  bool backward = false;                    // of such a call, whose layout is dense or packed
 };
 constexpr Work kWork[] = {
     // prefill; its second row for softcap, ALiBi and bias alike
@@ -105,6 +106,8 @@ constexpr Work kWork[] = {
     {1, 32, 8, 4, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {256, 32, 2, 16, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
     {1, 32, 2, 16, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kPaged},
+    // gradients, of padded batches too; masks change nothing, score terms do
+    {16, 32, 32, 4096, 4096, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kDense, true},
 };
 
 DeviceInfo invent(const Target& target) {
@@ -153,6 +156,7 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
   p.k = contiguous(k_rows, work.num_heads_k, dims.qk);
   p.v = contiguous(k_rows, work.num_heads_k, dims.v);
   p.out = contiguous(q_rows, work.num_heads_q, dims.v);
+  if (work.backward) p.gradient = {.dout = p.out, .dq = p.q, .dk = p.k, .dv = p.v};
   return p;
 }
 

@@ -11,6 +11,8 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request);
 
 /// One item per query row and head.
 void lay_out_cpu_reference(Plan& plan, const PlanRequest& request);
+/// Statistics of rows; gradients of sequences and key heads, or of parts of them; of the bias; of sinks.
+void lay_out_cpu_simd_backward(Plan& plan, const PlanRequest& request);
 /// One item per sequence and key head.
 void lay_out_cpu_reference_backward(Plan& plan, const PlanRequest& request);
 

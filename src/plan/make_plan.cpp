@@ -39,8 +39,7 @@ Plan make_plan_of_one_launch(const char* call, const AttentionProblem& problem, 
   Plan plan;
   plan.device = device;
   plan.problem = std::make_shared<const AttentionProblem>(problem);
-  for (const Implementation& implementation :
-       problem.gradient ? backward_implementations() : implementations()) {
+  for (const Implementation& implementation : implementations_of(problem)) {
     if (auto reason = implementation.decline(problem, device, request)) {
       plan.declines.push_back({implementation.name, *std::move(reason)});
       continue;

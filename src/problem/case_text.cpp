@@ -47,6 +47,9 @@ enum class Kind {
   MeanV,
   Seed,
   Split,
+  Backward,
+  Dlse,
+  Dout,
   NoLse,
   NoPoison,
 };
@@ -143,6 +146,10 @@ constexpr Word kWords[] = {
     {"broadcastk", Kind::Order, apply_order<MemoryOrder::BroadcastK>},
     {"broadcastb", Kind::Order, apply_order<MemoryOrder::BroadcastB>},
     {"reversed", Kind::Order, apply_order<MemoryOrder::Reversed>},
+    {"bwd", Kind::Backward, [](Case& c) { c.backward = true; }},
+    {"dlse", Kind::Dlse, [](Case& c) { c.has_dlse = true; }},
+    {"doutone", Kind::Dout, [](Case& c) { c.dout = DoutOrder::One; }},
+    {"doutother", Kind::Dout, [](Case& c) { c.dout = DoutOrder::Other; }},
     {"nolse", Kind::NoLse, [](Case& c) { c.has_lse = false; }},
     {"nopoison", Kind::NoPoison, [](Case& c) { c.poison = false; }},
 };
@@ -153,7 +160,7 @@ constexpr const char* kAllTokens =
     "packed packedq packedk page<N> ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb "
     "reversed mean<X> meanv<X> seed<N> "
     "split<N> "
-    "nolse nopoison";
+    "bwd dlse doutone doutother nolse nopoison";
 constexpr const char* kExample = "write it like bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
 
 /// Part of the text for a message: short, printable.
@@ -299,6 +306,14 @@ class Parser {
     if (c_.bias_has_inf && !c_.has_bias) {
       fail("token 'biasinf' is given without a bias", "biasinf with bias", "add bias");
     }
+    if (!c_.backward && (c_.has_dlse || c_.dout != DoutOrder::AsOut)) {
+      fail("a token of a backward call is given without 'bwd'", "dlse, doutone and doutother with bwd",
+           "add bwd");
+    }
+    if (c_.backward && !c_.has_lse) {
+      fail("token 'nolse' is given with 'bwd'", "backward calls, which need an LSE, without nolse",
+           "drop nolse");
+    }
     if (c_.order == MemoryOrder::BroadcastB && (c_.packed_k || c_.page_size > 0)) {
       fail("token 'broadcastb' is given with packed or paged keys", "broadcastb with dense keys",
            "drop broadcastb");
@@ -386,6 +401,9 @@ std::string to_string(const Case& c) {
   if (c.mean_v != Case{}.mean_v) add(fmt::format("meanv{}", c.mean_v));
   if (c.seed != 0) number("seed", c.seed);
   if (c.num_splits > 0) number("split", c.num_splits);
+  if (c.backward) word(Kind::Backward);
+  if (c.has_dlse) word(Kind::Dlse);
+  if (c.dout != DoutOrder::AsOut) word(Kind::Dout);
   if (!c.has_lse) word(Kind::NoLse);
   if (!c.poison) word(Kind::NoPoison);
   return text;

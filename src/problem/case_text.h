@@ -27,6 +27,9 @@
 //   mean<X> meanv<X> seed<N>         random inputs are normal with deviation 1: mean of Q and K and mean of
 //                                    V (default 0.5 both), seed (default 0)
 //   split<N>                         parts that the keys are split into (default 0: the planner chooses)
+//   bwd                              a backward call: gradients of everything that has one
+//   dlse                             of a backward call, which has a gradient of the LSE, too
+//   doutone | doutother              dO is one number 1, expanded; or lies in another order than O
 //   nolse | nopoison                 no LSE output; memory that must not be read holds 0 instead of NaN
 #pragma once
 
@@ -53,6 +56,13 @@ enum class MemoryOrder : std::uint8_t {
 
 /// The shape of a per-head f32 tensor: absent, [1], [H], [B, H].
 enum class PerHead : std::uint8_t { None, One, Heads, BatchHeads };
+
+/// How dO of a backward case lies in memory.
+enum class DoutOrder : std::uint8_t {
+  AsOut,
+  One,    ///< one element, a 1, expanded: every stride is 0
+  Other,  ///< heads outside rows where O has them inside, and the other way round
+};
 
 /// The values of a case; the grammar above says what each means. Equal values give equal data on
 /// every machine.
@@ -94,6 +104,8 @@ struct Case {
   double mean = 0.5, mean_v = 0.5;
   std::int64_t seed = 0;
   std::int64_t num_splits = 0;
+  bool backward = false, has_dlse = false;
+  DoutOrder dout = DoutOrder::AsOut;
   bool has_lse = true, poison = true;
 
   bool operator==(const Case&) const = default;

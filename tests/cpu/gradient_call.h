@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "tests/cpu/call.h"
+#include "tests/cpu/sizes.h"
+#include "verify/tensor_views.h"
 
 namespace onepass {
 
@@ -41,7 +43,7 @@ struct GradientCall : Call {
     run(target);
     backward.forward = args;
     allocate_gradients();
-    run_on_cpu(target, backward, options);
+    run_on(target, backward, options);
     for (const HostTensor& tensor : memory) EXPECT_TRUE(tensor.memory().guards_intact());
   }
 };

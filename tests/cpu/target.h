@@ -16,10 +16,12 @@
 #include "backends/cuda/host/driver.h"
 #include "backends/cuda/host/forward.h"
 #include "onepass/attention.h"
+#include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 #include "verify/case_tensors.h"
 #include "verify/check.h"
 #include "verify/gpu_call.h"
+#include "verify/gradient_tensors.h"
 #include "verify/guarded_buffer.h"
 
 namespace onepass {
@@ -90,10 +92,11 @@ void run_on_cpu(const Target& target, const Arguments& args, ForwardOptions opti
 }
 
 /// Likewise on any target. A GPU gets copies of the tensors, between guards that are looked at too.
-inline void run_on(const Target& target, const ForwardArguments& args, ForwardOptions options) {
+template <class Arguments>
+void run_on(const Target& target, const Arguments& args, ForwardOptions options) {
   if (!target.on_gpu()) return run_on_cpu(target, args, options);
   options.backend = target.backend;
-  const verify::GpuCall call("run", args, options);
+  const verify::BasicGpuCall<Arguments> call("run", args, options);
   call.run();
   EXPECT_EQ(call.copy_back(), std::nullopt);
 }
@@ -102,10 +105,11 @@ inline void run_on(const Target& target, const ForwardArguments& args, ForwardOp
 /// dimension.
 inline bool gpu_takes(const Case& c) {
   static const DeviceInfo gpu = cuda::device_info(0);
-  verify::CaseShapes shapes = verify::case_shapes(c);
-  shapes.options.backend = Backend::Cuda;
+  ForwardOptions options = verify::case_shapes(c).options;
+  options.backend = Backend::Cuda;
   try {
-    plan(shapes.args, shapes.options, gpu);
+    make_plan("plan", verify::problem_of_case("plan", c, options), {Backend::Cuda, 0, options.num_splits},
+              gpu);
     return true;
   } catch (const NotSupported&) {
     return false;
@@ -113,6 +117,29 @@ inline bool gpu_takes(const Case& c) {
 }
 
 inline const char* no_target_reason() { return "ONEPASS_TEST_TARGETS leaves no target for these dtypes"; }
+
+inline verify::Evaluation evaluate_call(const ForwardArguments& args, const ForwardOptions& options) {
+  return verify::evaluate(args, options);
+}
+inline verify::GradientEvaluation evaluate_call(const BackwardArguments& args,
+                                                const ForwardOptions& options) {
+  return verify::evaluate_gradients(args, options);
+}
+
+template <class Tensors>
+void check_tensors_on(const std::vector<Target>& all, const Case& c, Tensors tensors, int num_threads) {
+  tensors.options.num_threads = num_threads;
+  const auto evaluation = evaluate_call(tensors.args, tensors.options);
+  for (const Target& target : all) {
+    if (target.on_gpu() && !gpu_takes(c)) continue;
+    SCOPED_TRACE(verify::repeat_line(c, {target.backend, num_threads, target.instruction_set}));
+    tensors.poison_outputs();
+    run_on(target, tensors.args, tensors.options);
+    const verify::CheckReport report = verify::judge(tensors.args, evaluation);
+    EXPECT_TRUE(report.passed) << report.text();
+    EXPECT_EQ(tensors.damage(), std::nullopt);
+  }
+}
 
 /// Holds a case, named without its dtype ("b1_hq2_sq5_d8"), to the float64 evaluation on every target
 /// that takes it.
@@ -122,17 +149,10 @@ inline void check_on_targets(std::initializer_list<DType> dtypes, const std::str
     const std::vector<Target> all = targets({dtype});
     if (all.empty()) continue;
     const Case c = parse_case(std::string(dtype_name(dtype)) + "_" + text);
-    verify::CaseTensors tensors = verify::make_tensors(c);
-    tensors.options.num_threads = num_threads;
-    const verify::Evaluation evaluation = verify::evaluate(tensors.args, tensors.options);
-    for (const Target& target : all) {
-      if (target.on_gpu() && !gpu_takes(c)) continue;
-      SCOPED_TRACE(verify::repeat_line(c, {target.backend, num_threads, target.instruction_set}));
-      tensors.poison_outputs();
-      run_on(target, tensors.args, tensors.options);
-      const verify::CheckReport report = verify::judge(tensors.args, evaluation);
-      EXPECT_TRUE(report.passed) << report.text();
-      EXPECT_EQ(tensors.damage(), std::nullopt);
+    if (c.backward) {
+      check_tensors_on(all, c, verify::make_gradient_tensors(c), num_threads);
+    } else {
+      check_tensors_on(all, c, verify::make_tensors(c), num_threads);
     }
   }
 }

@@ -32,7 +32,7 @@ cuda::TensorMap encode(const cuda::TiledTensor& tensor) {
 void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
                BlockOrder order, int& error) {
   error = 0;
-  cuda::BackwardParams params = cuda::backward_params(plan, args, workspace, false);
+  cuda::BackwardParams params = cuda::backward_params(plan, args, workspace);
   params.forward.error_flag = &error;
   std::unique_ptr<cuda::Sm90BackwardParams> sm90;
   for (const PlanStep& step : plan.steps) {

@@ -18,11 +18,23 @@ DeviceInfo small_device(int num_processors) {
   return device;
 }
 
-Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors) {
+namespace {
+
+template <class Tensors>
+Plan plan_of(const DeviceInfo& device, const Tensors& tensors) {
   AttentionProblem problem = validate_problem("emulator", tensors.args, tensors.options);
   validate_run("emulator", problem, tensors.args);
   problem.memory = DeviceKind::Cuda;
   return make_plan("emulator", problem, {Backend::Cuda, 0, tensors.options.num_splits}, device);
+}
+
+}  // namespace
+
+Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors) {
+  return plan_of(device, tensors);
+}
+Plan plan_on(const DeviceInfo& device, const verify::GradientTensors& tensors) {
+  return plan_of(device, tensors);
 }
 
 }  // namespace onepass::emulator

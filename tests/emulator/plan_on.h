@@ -3,6 +3,7 @@
 
 #include "onepass/plan.h"
 #include "verify/case_tensors.h"
+#include "verify/gradient_tensors.h"
 
 namespace onepass::emulator {
 
@@ -14,5 +15,6 @@ DeviceInfo small_device(int num_processors = 3);
 
 /// What onepass plans for these tensors, were they in the memory of that GPU.
 Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors);
+Plan plan_on(const DeviceInfo& device, const verify::GradientTensors& tensors);
 
 }  // namespace onepass::emulator

@@ -30,9 +30,13 @@ void add_kernels(const Plan& plan, std::set<std::string>& names) {
 std::set<std::string> kernel_names() {
   std::set<std::string> names;
   const auto add = [&](const DeviceInfo& device, const char* text) {
-    add_kernels(plan_on(device, verify::make_tensors(parse_case(text))), names);
+    const Case c = parse_case(text);
+    add_kernels(c.backward ? plan_on(device, verify::make_gradient_tensors(c))
+                           : plan_on(device, verify::make_tensors(c)),
+                names);
   };
   for (const EmulatedCase& c : kCases) add(emulated_device(c.device, kForwardInstructions), c.text);
+  for (const EmulatedCase& c : kSm80BackwardCases) add(emulated_device(c.device, kForwardInstructions), c.text);
   for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);
   for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(std::stoi(c.device)), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {

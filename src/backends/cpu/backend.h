@@ -22,6 +22,13 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
 /// Bytes of scratch that one thread of run_simd needs; a multiple of 64. Pure.
 std::size_t simd_scratch_bytes(const AttentionProblem& problem, std::int64_t tile_m, std::int64_t tile_n);
 
+/// Likewise for gradients: run_simd of a backward call, and one thread's scratch for items of num_rows packed
+/// query rows.
+void run_simd(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace);
+inline constexpr std::int64_t kBiasRows = 64;  // of an item of a bias's gradient
+std::size_t simd_gradient_scratch_bytes(const AttentionProblem& problem, std::int64_t tile_n,
+                                        std::int64_t num_rows);
+
 /// Names of the instruction sets that this machine can run, best first ("AVX3", "AVX2", ...), and a way for
 /// tests to force one (empty: back to the best). @throws InvalidArgument for a name not in the list.
 std::vector<std::string> simd_instruction_sets();

@@ -105,6 +105,61 @@ TEST_F(CApi, forward_without_options_sees_every_key) {
   EXPECT_THAT(out, Each(FloatNear(3.0f, 1e-6f)));
 }
 
+/// dout = 1, so that dv of a key is the sum of its probabilities.
+class CApiBackward : public CApi {
+ protected:
+  CApiBackward() {
+    EXPECT_EQ(onepass_forward(&args, &options), ONEPASS_OK) << onepass_last_error_message();
+    dout_tensor = tensor(dout.data(), ONEPASS_DTYPE_F32, {1, kSeqlenQ, kHeadsQ, kHeadDim});
+    dq_tensor = tensor(dq.data(), ONEPASS_DTYPE_F32, {1, kSeqlenQ, kHeadsQ, kHeadDim});
+    dk_tensor = tensor(dk.data(), ONEPASS_DTYPE_F32, {1, kSeqlenK, 1, kHeadDim});
+    dv_tensor = tensor(dv.data(), ONEPASS_DTYPE_F32, {1, kSeqlenK, 1, kHeadDim});
+    backward.forward = &args;
+    backward.dout = &dout_tensor;
+    backward.dq = &dq_tensor;
+    backward.dk = &dk_tensor;
+    backward.dv = &dv_tensor;
+  }
+  void expect_gradients() {
+    EXPECT_THAT(dq, Each(FloatNear(0.0f, 1e-6f)));
+    EXPECT_THAT(dk, Each(FloatNear(0.0f, 1e-6f)));
+    for (std::size_t i = 0; i < dv.size(); ++i)
+      EXPECT_NEAR(dv[i], i < 4 * kHeadDim ? 0.9f : 0.4f, 1e-6f) << i;
+  }
+
+  std::vector<float> dout = std::vector<float>(q.size(), 1.0f), dq = std::vector<float>(q.size(), kNan);
+  std::vector<float> dk = std::vector<float>(k.size(), kNan), dv = dk;
+  onepass_tensor dout_tensor, dq_tensor, dk_tensor, dv_tensor;
+  onepass_backward_args backward = ONEPASS_BACKWARD_ARGS_INIT;
+};
+
+TEST_F(CApiBackward, computes_gradients) {
+  ASSERT_EQ(onepass_backward(&backward, &options), ONEPASS_OK) << onepass_last_error_message();
+  expect_gradients();
+}
+
+TEST_F(CApiBackward, a_plan_runs_in_a_workspace_of_its_size_and_not_in_less) {
+  ASSERT_EQ(onepass_backward_plan_create(&backward, &options, nullptr, &plan), ONEPASS_OK)
+      << onepass_last_error_message();
+  ASSERT_EQ(onepass_plan_workspace_bytes(plan, &bytes), ONEPASS_OK);
+  ASSERT_GT(bytes, 0u);
+  const AlignedMemory memory = aligned_memory(bytes);
+  EXPECT_EQ(onepass_backward_plan_run(plan, &backward, memory.get(), bytes - 1), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), HasSubstr("workspace has"));
+  EXPECT_TRUE(std::isnan(dq[0]));
+  ASSERT_EQ(onepass_backward_plan_run(plan, &backward, memory.get(), bytes), ONEPASS_OK)
+      << onepass_last_error_message();
+  expect_gradients();
+  EXPECT_EQ(onepass_plan_run(plan, &args, memory.get(), bytes), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), HasSubstr("the plan is for"));
+}
+
+TEST_F(CApiBackward, forward_arguments_are_required) {
+  backward.forward = nullptr;
+  EXPECT_EQ(onepass_backward(&backward, &options), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), HasSubstr("args->forward is NULL"));
+}
+
 TEST_F(CApi, every_option_reaches_the_computation) {
   options.causal = ONEPASS_CAUSAL_TOP_LEFT;
   ASSERT_EQ(onepass_forward(&args, &options), ONEPASS_OK);

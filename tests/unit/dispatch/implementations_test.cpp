@@ -31,6 +31,13 @@ TEST(implementations, are_asked_fastest_first) {
                                              "cpu_reference"}));
 }
 
+TEST(implementations, of_backward_calls_are_a_list_of_their_own) {
+  std::vector<std::string> names;
+  for (const Implementation& implementation : backward_implementations())
+    names.push_back(implementation.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"sm90_backward", "sm80_backward", "cpu_simd", "cpu_reference"}));
+}
+
 TEST(implementations, auto_on_a_cpu_takes_simd_and_says_why_not_cuda) {
   const Plan plan = make_plan("plan", dense_problem(1, 2, 1, 8, 8, 64), {}, invented_cpu(2));
   EXPECT_EQ(plan.implementation, "cpu_simd");

@@ -49,6 +49,16 @@ TEST(case_text, key_heads_key_rows_and_value_dim_default_to_the_queries) {
   EXPECT_EQ(c.head_dim_v, 40);
 }
 
+TEST(case_text, tokens_of_a_backward_call) {
+  const Case c = parse_case("f32_b1_hq2_sq7_d40_bwd_dlse_doutother");
+  EXPECT_TRUE(c.backward && c.has_dlse);
+  EXPECT_EQ(c.dout, DoutOrder::Other);
+  EXPECT_EQ(parse_case(to_string(c)), c);
+  EXPECT_EQ(parse_case("f32_b1_hq2_sq7_d40_bwd_doutone").dout, DoutOrder::One);
+  EXPECT_THAT(message_of("f32_b1_hq2_sq7_d40_dlse"), HasSubstr("without 'bwd'"));
+  EXPECT_THAT(message_of("f32_b1_hq2_sq7_d40_bwd_nolse"), HasSubstr("'nolse' is given with 'bwd'"));
+}
+
 TEST(case_text, every_token_sets_its_value) {
   const Case c = parse_case(
       "f16_b3_hq8_hk2_sq5_sk9_d64_dv32_causaltl_wl3_wr0_scale-0.25_softcap30.5_alibib_bias1hf32_biasinf_sink_"

@@ -12,8 +12,15 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 
 const KernelTable* kernel_table() {
-  static const KernelTable table{
-      hwy::TargetName(HWY_TARGET), prefill_item, decode_item, merge_row, product_f32, nullptr};
+  static const KernelTable table{hwy::TargetName(HWY_TARGET),
+                                 prefill_item,
+                                 decode_item,
+                                 merge_row,
+                                 gradient_item,
+                                 bias_item,
+                                 row_delta,
+                                 product_f32,
+                                 nullptr};
   return &table;
 }
 

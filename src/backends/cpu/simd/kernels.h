@@ -80,6 +80,10 @@ struct ScoreRule {
 };
 
 struct KernelTable;
+struct GradientContext;  // gradients.h
+struct GradientItem;
+struct GradientScratch;
+struct BiasItem;
 
 /// Everything about a call that all items share.
 struct ForwardContext {
@@ -145,6 +149,10 @@ struct KernelTable {
   void (*decode)(const ForwardContext&, const WorkItem&, const Scratch&);
   /// Merges the split results of query i, head h into out and softmax_lse.
   void (*merge_row)(const ForwardContext&, const Sequence&, std::int64_t i, std::int64_t h);
+  /// Of a backward call: its items, and delta of query i, head h.
+  void (*gradients)(const GradientContext&, const GradientItem&, const GradientScratch&);
+  void (*bias_gradients)(const GradientContext&, const BiasItem&, const GradientScratch&);
+  float (*row_delta)(const GradientContext&, const Sequence&, std::int64_t i, std::int64_t h, float* line);
   Product product_f32;
   Product product_bf16;  // null: bf16 is converted to f32
 };

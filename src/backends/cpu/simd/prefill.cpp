@@ -36,17 +36,13 @@ namespace onepass::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr std::int64_t kM = kSubTileM;
 // Keys of the softmax between two rounds of prefetching: a few cache lines at a time, a core waits for at
 // most 16.
 constexpr std::int64_t kStepKeys = 8;
 
-/// 64 packed rows (or the item's last ones) and their parts of the scratch.
-struct SubTile {
-  std::int64_t row_begin, num_rows;     // packed rows of the sequence and key head
-  std::int64_t query_begin, query_end;  // queries they belong to
-  std::int64_t columns;                 // num_rows, rounded up to whole vectors
-  float *q, *out, *row_max, *row_sum;   // (elements(head_dim), 64), (head_dim_v, 64), (64), (64)
+/// Packed rows and their parts of the scratch.
+struct SubTile : TileRows {
+  float *q, *out, *row_max, *row_sum;  // (elements(head_dim), 64), (head_dim_v, 64), (64), (64)
 };
 
 template <class Operands>
@@ -59,6 +55,7 @@ class PrefillItem {
         scratch_(scratch),
         cursor_(cursor),
         rule_(score_rule(context, item)),
+        scores_(context, item, scratch, rule_),
         product_(Operands::product(context.kernels)),
         dim_(problem_.head_dim),
         dim_v_(problem_.head_dim_v) {}
@@ -75,12 +72,7 @@ class PrefillItem {
 
   SubTile sub_tile(std::int64_t t) const {
     SubTile tile{};
-    const std::int64_t group = problem_.group();
-    tile.row_begin = item_.row_begin + t * kM;
-    tile.num_rows = min_index(kM, item_.row_end - tile.row_begin);
-    tile.query_begin = tile.row_begin / group;
-    tile.query_end = (tile.row_begin + tile.num_rows - 1) / group + 1;
-    tile.columns = (tile.num_rows + kLanes - 1) / kLanes * kLanes;
+    static_cast<TileRows&>(tile) = scores_.tile_rows(t);
     const std::int64_t dim_padded = scratch_.k_stride - 16, dim_v_padded = scratch_.v_stride - 16;
     tile.q = scratch_.q + t * dim_padded * kM;
     tile.out = scratch_.out + t * dim_v_padded * kM;
@@ -101,7 +93,7 @@ class PrefillItem {
     with_format(problem_.q_dtype, [&]<class Format>(Format) {
       const auto* q = static_cast<const typename Format::Raw*>(context_.args.q.data);
       const auto address = [&](std::int64_t r) {
-        const RowPosition position = row_position(tile, r);
+        const RowPosition position = scores_.row_position(tile, r);
         return q + row_offset_q(item_.sequence, problem_.q, position.query, position.head);
       };
       for (std::int64_t r = 0; r < tile.columns; ++r) {
@@ -158,8 +150,8 @@ class PrefillItem {
   void visit_block(std::int64_t n_block) {
     const std::int64_t key_begin = n_block * context_.tile_n;
     const std::int64_t key_end = min_index(key_begin + context_.tile_n, item_.sequence.seqlen_k);
-    const bool masked = !seen_by_all(item_.row_begin / problem_.group(),
-                                     (item_.row_end - 1) / problem_.group() + 1, key_begin, key_end);
+    const bool masked = !scores_.seen_by_all(item_.row_begin / problem_.group(),
+                                             (item_.row_end - 1) / problem_.group() + 1, key_begin, key_end);
     gather_keys(key_begin, key_end - key_begin);
     const bool v_finite = gather_values(key_begin, key_end - key_begin, masked);
     list_prefetches(n_block);
@@ -228,13 +220,6 @@ class PrefillItem {
     --num_steps_;
   }
 
-  /// Whether queries [begin, end) all see keys [key_begin, key_end).
-  bool seen_by_all(std::int64_t begin, std::int64_t end, std::int64_t key_begin, std::int64_t key_end) const {
-    const KeyRange first = visible_keys(item_.band, item_.sequence.seqlen_k, begin, begin + 1);
-    const KeyRange last = visible_keys(item_.band, item_.sequence.seqlen_k, end - 1, end);
-    return last.begin <= key_begin && first.begin <= key_begin && key_end <= first.end && key_end <= last.end;
-  }
-
   void visit_sub_tile(const SubTile& tile, std::int64_t key_begin, std::int64_t key_end, bool v_finite) {
     const KeyRange visible =
         visible_keys(item_.band, item_.sequence.seqlen_k, tile.query_begin, tile.query_end);
@@ -248,7 +233,7 @@ class PrefillItem {
     const std::int64_t num_keys = end - begin, first_key = key_begin + begin;
     const float* k = scratch_.k + begin * scratch_.k_stride;
     const float* v = scratch_.v + begin / Operands::kTerms * scratch_.v_stride;
-    const bool masked = !seen_by_all(tile.query_begin, tile.query_end, first_key, key_begin + end);
+    const bool masked = !scores_.seen_by_all(tile.query_begin, tile.query_end, first_key, key_begin + end);
 
     const auto score_part = [&](const Part& p) {
       product_(k + p.key_begin * scratch_.k_stride, scratch_.k_stride, 1, p.key_end - p.key_begin,
@@ -265,13 +250,13 @@ class PrefillItem {
     if (!masked) {
       const Part whole{0, num_keys, 0, tile.columns};
       score_part(whole);
-      if (!rule_.direct) finish_scores(tile, first_key, num_keys);
+      if (!rule_.direct) scores_.finish(tile, first_key, num_keys, nullptr);
       softmax(tile, num_keys);
       return output_part(whole, scratch_.rescale);
     }
     for_each_part(tile, first_key, num_keys, score_part);
-    if (!rule_.direct) finish_scores(tile, first_key, num_keys);
-    mask_scores(tile, first_key, num_keys);
+    if (!rule_.direct) scores_.finish(tile, first_key, num_keys, nullptr);
+    scores_.mask(tile, first_key, num_keys);
     softmax(tile, num_keys);
     if (!v_finite) return add_visible_values(tile, num_keys, v);
     rescale_out(tile);
@@ -296,8 +281,8 @@ class PrefillItem {
     KeyRange seen[kM / kStep];
     const std::int64_t num_groups = (tile.columns + kStep - 1) / kStep;
     for (std::int64_t g = 0; g < num_groups; ++g) {
-      seen[g] = visible_keys(item_.band, item_.sequence.seqlen_k, row_position(tile, g * kStep).query,
-                             row_position(tile, g * kStep + kStep - 1).query + 1);
+      seen[g] = visible_keys(item_.band, item_.sequence.seqlen_k, scores_.row_position(tile, g * kStep).query,
+                             scores_.row_position(tile, g * kStep + kStep - 1).query + 1);
     }
     const auto part_from = [&](std::int64_t key) {
       const std::int64_t key_end = min_index(key + kStep, num_keys);
@@ -327,83 +312,6 @@ class PrefillItem {
       for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
         float* out = tile.out + d * kM + c;
         hn::Store(hn::Mul(hn::Load(kF32, out), hn::Load(kF32, scratch_.rescale + c)), kF32, out);
-      }
-    }
-  }
-
-  /// scores^T becomes the score of spec section 2: scale, softcap, ALiBi, bias.
-  void finish_scores(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
-    if (problem_.has_bias) gather_bias(tile, key_begin, num_keys);
-    const ScoreTransform transform(problem_, rule_);
-    for (std::int64_t r = 0; problem_.has_alibi && r < tile.columns; ++r) {
-      const RowPosition row = row_position(tile, r);
-      scratch_.slope[r] = per_head_value(context_.args.alibi_slopes, item_.sequence.batch_idx, row.head);
-      scratch_.position[r] = static_cast<float>(row.query + item_.sequence.diagonal() - key_begin);
-    }
-    const float* bias = scratch_.bias + scratch_.tile_n_padded * kM;  // transposed half
-    for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
-      const V32 slope = problem_.has_alibi ? hn::Load(kF32, scratch_.slope + c) : hn::Zero(kF32);
-      const V32 position = problem_.has_alibi ? hn::Load(kF32, scratch_.position + c) : hn::Zero(kF32);
-      for (std::int64_t j = 0; j < num_keys; ++j) {
-        float* s = scratch_.scores + j * kM + c;
-        V32 score = transform.scale_and_cap(hn::Load(kF32, s));
-        if (problem_.has_alibi) {
-          const V32 distance = hn::Abs(hn::Sub(position, hn::Set(kF32, static_cast<float>(j))));
-          score = hn::NegMulAdd(slope, distance, score);
-        }
-        if (problem_.has_bias) score = hn::Add(score, hn::Load(kF32, bias + j * kM + c));
-        hn::Store(score, kF32, s);
-      }
-    }
-  }
-
-  struct RowPosition {
-    std::int64_t query, head;
-  };
-  /// Query and head of lane r; unused lanes repeat the last row.
-  RowPosition row_position(const SubTile& tile, std::int64_t r) const {
-    const std::int64_t packed = tile.row_begin + min_index(r, tile.num_rows - 1);
-    return {packed / problem_.group(), item_.head_k * problem_.group() + packed % problem_.group()};
-  }
-
-  /// The bias of the sub tile, transposed to (num_keys, 64) in the second half of scratch.bias.
-  void gather_bias(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
-    const TensorView& bias = context_.args.bias;
-    with_format(problem_.bias_dtype, [&]<class Format>(Format) {
-      const auto* data = static_cast<const typename Format::Raw*>(bias.data);
-      for (std::int64_t r = 0; r < tile.columns; ++r) {
-        const RowPosition row = row_position(tile, r);
-        const std::int64_t offset = bias_row_offset(bias, item_.sequence.batch_idx, row.head, row.query);
-        load_row<Format>(data + offset + key_begin * bias.strides[3], bias.strides[3], num_keys,
-                         scratch_.bias + r * scratch_.tile_n_padded);
-      }
-    });
-    transpose(scratch_.bias, scratch_.tile_n_padded, tile.columns, num_keys,
-              scratch_.bias + scratch_.tile_n_padded * kM, kM);
-  }
-
-  /// scores^T = -inf where a row does not see a key. A selection, not an addition: NaN from K does not
-  /// survive.
-  void mask_scores(const SubTile& tile, std::int64_t key_begin, std::int64_t num_keys) const {
-    for (std::int64_t r = 0; r < tile.columns; ++r) {
-      const std::int64_t query = row_position(tile, r).query;
-      const KeyRange keys = visible_keys(item_.band, item_.sequence.seqlen_k, query, query + 1);
-      const auto local = [&](std::int64_t key) {
-        return static_cast<std::int32_t>(min_index(max_index(key - key_begin, 0), num_keys));
-      };
-      scratch_.visible_begin[r] = local(keys.begin);
-      scratch_.visible_end[r] = local(keys.end);
-    }
-    const hn::Rebind<std::int32_t, F32> di32;
-    for (std::int64_t c = 0; c < tile.columns; c += kLanes) {
-      const auto begin = hn::Load(di32, scratch_.visible_begin + c);
-      const auto end = hn::Load(di32, scratch_.visible_end + c);
-      for (std::int64_t j = 0; j < num_keys; ++j) {
-        const auto key = hn::Set(di32, static_cast<std::int32_t>(j));
-        const auto hidden = hn::Or(hn::Lt(key, begin), hn::Not(hn::Lt(key, end)));
-        float* s = scratch_.scores + j * kM + c;
-        hn::Store(hn::IfThenElse(hn::RebindMask(kF32, hidden), hn::Set(kF32, -kInfinity), hn::Load(kF32, s)),
-                  kF32, s);
       }
     }
   }
@@ -508,6 +416,7 @@ class PrefillItem {
   const Scratch& scratch_;
   WorkCursor& cursor_;
   const ScoreRule rule_;
+  const TileScores scores_;
   const Product product_;
   const std::int64_t dim_, dim_v_;
   std::int64_t prefetch_next_ = 0, prefetch_end_ = 0, prefetch_goal_ = 0;  // positions in scratch.prefetch

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "backends/cpu/backend.h"
+#include "backends/cpu/simd/gradients.h"
 #include "backends/cpu/simd/kernels.h"
 
 namespace onepass::cpu {
@@ -61,6 +62,33 @@ std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, s
   carver.piece(v_offsets, 2 * tile_n);
   carver.piece(prefetch, 2 * (tile_m + tile_n) + kSubTileM);
   return carver.used();
+}
+
+std::size_t GradientScratch::carve(std::byte* memory, const AttentionProblem& problem, std::int64_t tile_n,
+                                   std::int64_t num_rows) {
+  const std::int64_t panels = round_up(problem.head_dim, kSubTileM) / kSubTileM;
+  const std::int64_t panels_v = round_up(problem.head_dim_v, kSubTileM) / kSubTileM;
+  const std::int64_t dim = round_up(problem.head_dim, 16);
+  const std::size_t of_tile = tile.carve(memory, problem, kSubTileM, tile_n);
+  const std::int64_t keys = tile.tile_n_padded;
+  Carver carver(memory == nullptr ? nullptr : memory + of_tile);
+  carver.piece(dp, keys * kSubTileM);
+  slopes = bias_sum = nullptr;
+  if (problem.softcap > 0) carver.piece(slopes, keys * kSubTileM);
+  carver.piece(q_panels, panels * kSubTileM * kSubTileM);
+  carver.piece(dout_panels, panels_v * kSubTileM * kSubTileM);
+  carver.piece(dk_panels, panels * keys * kSubTileM);
+  carver.piece(dv_panels, panels_v * keys * kSubTileM);
+  carver.piece(dq, round_up(num_rows, kSubTileM) * dim);
+  carver.piece(lse_log2, kSubTileM);
+  carver.piece(delta, kSubTileM);
+  if (problem.gradient && problem.gradient->has_dbias) carver.piece(bias_sum, keys * kSubTileM);
+  return of_tile + carver.used();
+}
+
+std::size_t simd_gradient_scratch_bytes(const AttentionProblem& problem, std::int64_t tile_n,
+                                        std::int64_t num_rows) {
+  return GradientScratch{}.carve(nullptr, problem, tile_n, num_rows);
 }
 
 std::size_t simd_scratch_bytes(const AttentionProblem& problem, std::int64_t tile_m, std::int64_t tile_n) {

@@ -18,6 +18,11 @@ void prefill_item(const ForwardContext& context, const WorkItem& item, const Scr
 void decode_item(const ForwardContext& context, const WorkItem& item, const Scratch& scratch);  // decode.cpp
 void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i,
                std::int64_t h);  // merge_row.cpp
+// gradients.cpp
+void gradient_item(const GradientContext& context, const GradientItem& item, const GradientScratch& scratch);
+void bias_item(const GradientContext& context, const BiasItem& item, const GradientScratch& scratch);
+float row_delta(const GradientContext& context, const Sequence& s, std::int64_t i, std::int64_t h,
+                float* line);
 // product.cpp
 void product_f32(const float* a, std::int64_t row_stride, std::int64_t k_stride, std::int64_t rows,
                  std::int64_t num_k, const float* b, std::int64_t columns, float* c, const float* rescale);

@@ -72,11 +72,11 @@ KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
 }  // namespace
 
 BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
-                               std::span<std::byte> workspace, bool score_terms) {
+                               std::span<std::byte> workspace) {
   const AttentionProblem& p = *plan.problem;
   const GradientProblem& g = *p.gradient;
   BackwardParams params{};
-  params.forward = call_params(p, args.forward, score_terms);
+  params.forward = call_params(p, args.forward, has_score_terms(plan));
   params.dout = dout_params(plan, args, workspace);
   params.dq = tensor_params(args.dq, g.dq);
   params.dk = tensor_params(args.dk, g.dk);
@@ -131,7 +131,7 @@ void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std
   call.check("dbias", args.dbias, static_cast<int>(dtype_bytes(args.dbias.dtype)));
   call.check_workspace(workspace);
 
-  CallParams params{backward_params(plan, args, workspace, has_score_terms(plan)), std::nullopt};
+  CallParams params{backward_params(plan, args, workspace), std::nullopt};
   params.backward.forward.error_flag = call.error_flag();
   if (sm90 != nullptr) {
     const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };

@@ -17,6 +17,6 @@ void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std
 
 /// Everything but error_flag. Pointers are copied, never followed.
 BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
-                               std::span<std::byte> workspace, bool score_terms);
+                               std::span<std::byte> workspace);
 
 }  // namespace onepass::cuda

@@ -4,7 +4,6 @@
 #include <mutex>
 #include <vector>
 
-#include "backends/cuda/host/forward.h"
 #include "backends/cuda/kernels/params.h"
 #include "support/message.h"
 

@@ -1,8 +1,8 @@
 // sm80/backward.cuh - attention backward for every NVIDIA GPU since Ampere
 //
 // Problem    dV = P^T dO, dK = scale dS^T Q and dQ = scale dS K, with P = exp(S - lse) from Q and K again and
-//            dS = P (dO V^T - delta); and dS itself, summed, for an additive bias. bf16 or f16 in and out, f32
-//            sums; dense or packed; any head_dim; every mask and score term of spec section 2
+//            dS = P (dO V^T - delta); and dS itself, summed, for an additive bias. bf16 or f16 in and out,
+//            f32 sums; dense or packed; any head_dim; every mask and score term of spec section 2
 // Tile       three kernels of one text. A block owns rows and walks past the other side in steps of a tile:
 //              Keys     owns kTileN keys of a key head, walks over queries of all heads of its group: dK, dV
 //              Queries  owns kTileM queries of a head, walks over keys: dQ
@@ -16,7 +16,8 @@
 // Pipeline   cp.async, kStages buffers for a step
 // Shared     own rows and kStages steps of both widths (shared_row.h); Keys: lse and delta of a step
 // Registers  per thread and m16 tile of own rows: 4 for each 8 columns of S, dP and the sums
-// Numerics   P and dS are rounded to the element for the products, sums are f32; where the mask forbids, P and
+// Numerics   P and dS are rounded to the element for the products, sums are f32; where the mask forbids, P
+// and
 //            dS are 0 by selection; rows of the other side that no own row sees are zeros in shared memory
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 2; PTX ISA for the fragment maps
 #pragma once
@@ -34,6 +35,11 @@
 #include "sm80/backward_layout.h"
 
 namespace onepass::cuda {
+
+/// What a query row is to its scores.
+struct RowStatistics {
+  float lse_log2, delta;
+};
 
 template <class Spec>
 struct BackwardSm80 {
@@ -270,12 +276,12 @@ struct BackwardSm80 {
       for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float2 of_query = statistics(t, n, e);
-          const float probability = exp2_approx(s[t][n][e] * p.softmax_scale_log2 - of_query.x);
+          const RowStatistics of_query = statistics(t, n, e);
+          const float probability = exp2_approx(s[t][n][e] * p.softmax_scale_log2 - of_query.lse_log2);
           const int own = own_row(t, e), other = step_row(first, lane, n, e);
           const bool seen = !masked || (kOfKeys ? sees(other, own) : sees(own, other));
           s[t][n][e] = seen ? probability : 0.0f;
-          if (with_dp) dp[t][n][e] = seen ? probability * (dp[t][n][e] - of_query.y) : 0.0f;
+          if (with_dp) dp[t][n][e] = seen ? probability * (dp[t][n][e] - of_query.delta) : 0.0f;
         }
       }
     }
@@ -292,8 +298,8 @@ struct BackwardSm80 {
     }
   }
 
-  /// P and dS of the step in buffer `stage`, whose first row is `first`. dS is with respect to the dot product,
-  /// without the scale, or for a bias with respect to the final score.
+  /// P and dS of the step in buffer `stage`, whose first row is `first`. dS is with respect to the dot
+  /// product, without the scale, or for a bias with respect to the final score.
   template <class Statistics>
   ONEPASS_DEVICE void probabilities(Tile& s, Tile& dp, int stage, int first, bool with_dp,
                                     Statistics statistics) const {
@@ -338,7 +344,8 @@ struct BackwardSm80 {
     }
   }
 
-  // --- the three kernels ------------------------------------------------------------------------------------
+  // --- the three kernels
+  // ------------------------------------------------------------------------------------
 
   /// Calls load(n, stage) and body(n, stage) for n = 0 ... count - 1, in order; loads run ahead.
   template <class Load, class Body>
@@ -399,7 +406,7 @@ struct BackwardSm80 {
       const float* statistics = reinterpret_cast<const float*>(shared + kLayout.statistics(stage));
       probabilities(s, dp, stage, first, with_dp, [&](int, int n8, int e) {
         const int column = 8 * n8 + accumulator_place(lane, e).column;
-        return make_float2(statistics[column], statistics[kStepRows + column]);
+        return RowStatistics{statistics[column], statistics[kStepRows + column]};
       });
     };
     unsigned short* const dk = const_cast<unsigned short*>(rows_of_k(b.dk));
@@ -441,7 +448,7 @@ struct BackwardSm80 {
 
   /// lse and delta of this thread's rows, which stay for all steps.
   struct OwnStatistics {
-    float2 of[kRowTiles][2];
+    RowStatistics of[kRowTiles][2];
   };
   ONEPASS_DEVICE OwnStatistics own_statistics() const {
     OwnStatistics statistics;
@@ -452,8 +459,8 @@ struct BackwardSm80 {
       for (int r = 0; r < 2; ++r) {
         const int row = own_row(t, 2 * r);
         const bool inside = row < seq.seqlen_q;
-        statistics.of[t][r] = inside ? make_float2(b.lse_log2[row0 + row], b.delta[row0 + row])
-                                     : make_float2(infinity(), 0.0f);
+        statistics.of[t][r] = inside ? RowStatistics{b.lse_log2[row0 + row], b.delta[row0 + row]}
+                                     : RowStatistics{infinity(), 0.0f};
       }
     }
     return statistics;

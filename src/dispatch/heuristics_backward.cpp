@@ -1,0 +1,35 @@
+#include "dispatch/heuristics_backward.h"
+
+#include <algorithm>
+
+#include "dispatch/heuristics_forward.h"
+
+namespace onepass {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr std::int64_t kRowsApart = 256;                          // of an item that makes dQ alone
+constexpr std::int64_t kMostJointBytes = std::int64_t{64} << 20;  // of a thread's dQ in f32
+constexpr std::int64_t kItemsPerThread = 2;                       // so that threads end together
+
+}  // namespace
+
+CpuBackwardConfig choose_cpu_backward(const AttentionProblem& problem, const DeviceInfo& device,
+                                      int requested_threads) {
+  CpuBackwardConfig config;
+  const int threads = std::max(1, requested_threads > 0 ? requested_threads : device.num_processors);
+  const std::int64_t rows = problem.seqlen_q * problem.group(), heads = problem.batch * problem.num_heads_k;
+  config.tile_n = choose_cpu_tile_n(problem, device);
+  config.joint =
+      (threads == 1 || heads >= kItemsPerThread * threads) && rows * problem.head_dim * 4 <= kMostJointBytes;
+  config.tile_m = std::max<std::int64_t>(1, config.joint ? rows : std::min(rows, kRowsApart));
+  config.num_items =
+      config.joint ? heads
+                   : heads * (ceil_div(problem.seqlen_k, config.tile_n) + ceil_div(rows, config.tile_m));
+  const std::int64_t most = std::max<std::int64_t>(config.num_items, problem.total_q);  // rows of delta
+  config.num_threads = static_cast<int>(std::clamp<std::int64_t>(most, 1, threads));
+  return config;
+}
+
+}  // namespace onepass
