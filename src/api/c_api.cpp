@@ -155,9 +155,14 @@ Stream stream_of(const char* call, const onepass_forward_args* given) {
   return {read_struct(call, "args", given, kArgsDefaults, kArgsMinimum).stream};
 }
 
-BackwardArguments arguments_of(const char* call, const onepass_backward_args* given) {
+onepass_backward_args read_backward(const char* call, const onepass_backward_args* given) {
   const onepass_backward_args a = read_struct(call, "args", given, kBackwardDefaults, kBackwardMinimum);
   require(call, a.forward, "args->forward", "the arguments of the forward call");
+  return a;
+}
+
+BackwardArguments arguments_of(const char* call, const onepass_backward_args* given) {
+  const onepass_backward_args a = read_backward(call, given);
   BackwardArguments args;
   args.forward = arguments_of(call, a.forward);
   read_view(call, "dout", a.dout, args.dout);
@@ -170,9 +175,8 @@ BackwardArguments arguments_of(const char* call, const onepass_backward_args* gi
   return args;
 }
 
-/// Whose forward arguments have been read before.
 Stream stream_of(const char* call, const onepass_backward_args* given) {
-  return stream_of(call, read_struct(call, "args", given, kBackwardDefaults, kBackwardMinimum).forward);
+  return stream_of(call, read_backward(call, given).forward);
 }
 
 /// -1 is C's way to leave a bound out; other negative values reach validate.cpp.

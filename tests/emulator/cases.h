@@ -67,37 +67,27 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b1_hq1_sq20_sk40_d320_dv256_causal"},
 };
 
-// The sm80 backward kernels: tiles stand in dispatch/heuristics_sm80_backward.cpp. Rows of no sequence are NaN in
-// dO, too.
+// The sm80 backward kernels: tiles stand in dispatch/heuristics_sm80_backward.cpp. Rows of no sequence are
+// NaN in dO, too.
 inline constexpr EmulatedCase kSm80BackwardCases[] = {
     // head_dim 64: 128 own rows; keys that no query sees, queries that see none
-    {"h200", "bf16_b1_hq2_hk1_sq150_sk140_d64_causal_bwd"},
-    {"h200", "f16_b1_hq1_sq70_sk200_d64_bwd_dlse_doutother"},
+    {"h200", "bf16_b1_hq2_hk1_sq150_sk140_d64_causal_bwd_dlse"},
     {"h200", "bf16_b1_hq1_sq140_sk60_d64_causal_bwd_doutone"},
-    {"h200", "f16_b1_hq2_sq130_sk150_d64_wl20_wr5_bwd"},
+    {"h200", "bf16_b1_hq2_sq130_sk150_d64_wl20_wr5_bwd_doutother"},
     {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packed_ragged_gap_bwd_dlse_seed2"},
     {"h200", "bf16_b3_hq2_sq60_sk50_d64_causaltl_wl9_ragged_bwd_sink_seed4"},
     {"h200", "bf16_b2_hq2_hk1_sq9_sk0_d64_bwd"},
     {"h200", "bf16_b2_hq2_hk1_sq0_sk9_d64_bwd"},
-    {"h200", "f16_b4_hq1_sq20_sk20_d64_causal_packed_ragged_gap_bwd_sink_seed6"},
-    // score terms
+    // score terms, and the bias's own kernel
     {"h200", "bf16_b2_hq4_hk2_sq40_sk70_d64_causal_softcap5_alibi_biasbh_sink_bwd_dlse"},
-    {"h200", "f16_b2_hq2_sq33_sk70_d64_scale-0.1_alibib_bias11f32_bwd"},
     {"h200", "bf16_b3_hq2_sq40_sk50_d64_biasb1_biasinf_ragged_bwd_seed2"},
-    {"h200", "bf16_b3_hq4_hk2_sq20_sk30_d64_bias1h_packed_ragged_gap_causal_bwd_seed8"},
-    // head_dim 128 and others up to it; rows in pieces of 16, 8, 4 and 2 bytes
+    {"h200", "bf16_b3_hq4_hk2_sq70_sk30_d64_scale-0.1_bias1hf32_packed_ragged_gap_causal_bwd_seed8"},
+    // head_dim 128; rows in pieces of 2 bytes
     {"h200", "bf16_b1_hq1_sq130_sk140_d128_causal_bwd"},
     {"a100", "f16_b1_hq4_hk1_sq70_sk80_d128_softcap8_wl30_bwd"},
-    {"h200", "f16_b1_hq1_sq70_sk80_d80_dv72_causal_bhsd_bwd"},
-    {"h200", "bf16_b1_hq1_sq40_sk70_d40_dv96_bwd"},
-    {"h200", "bf16_b1_hq2_sq30_sk70_d63_causal_bwd"},
-    {"h200", "f16_b1_hq1_sq20_sk66_d68_dv36_reversed_bwd"},
-    {"h200", "bf16_b1_hq1_sq20_sk33_d70_dv33_sink_bwd_doutone"},
-    // wider: dK and dV apart, in slices past 256
+    {"h200", "f16_b1_hq2_sq30_sk70_d63_causal_bwd"},
+    // wider: dK and dV apart, in slices past 256; one buffer for steps
     {"h200", "bf16_b1_hq2_hk1_sq40_sk70_d256_causal_bwd"},
-    {"h200", "f16_b1_hq1_sq40_sk70_d192_dv128_causal_sink_bwd"},
-    {"l40s", "bf16_b1_hq1_sq40_sk70_d256_softcap20_bias_bwd"},
-    {"h200", "bf16_b1_hq2_hk1_sq20_sk40_d576_dv512_causal_bwd"},
     {"l40s", "f16_b1_hq1_sq20_sk20_d320_dv300_bwd"},
 };
 

@@ -49,7 +49,8 @@ TEST_P(emulated_sm80_backward, agrees_with_float64) {
   EXPECT_TRUE(workspace.guards_intact()) << "memory beside the workspace was written";
 }
 
-INSTANTIATE_TEST_SUITE_P(cases, emulated_sm80_backward, ::testing::ValuesIn(kSm80BackwardCases), case_test_name);
+INSTANTIATE_TEST_SUITE_P(cases, emulated_sm80_backward, ::testing::ValuesIn(kSm80BackwardCases),
+                         case_test_name);
 
 }  // namespace
 }  // namespace onepass::emulator

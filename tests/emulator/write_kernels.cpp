@@ -36,7 +36,8 @@ std::set<std::string> kernel_names() {
                 names);
   };
   for (const EmulatedCase& c : kCases) add(emulated_device(c.device, kForwardInstructions), c.text);
-  for (const EmulatedCase& c : kSm80BackwardCases) add(emulated_device(c.device, kForwardInstructions), c.text);
+  for (const EmulatedCase& c : kSm80BackwardCases)
+    add(emulated_device(c.device, kForwardInstructions), c.text);
   for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);
   for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(std::stoi(c.device)), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {

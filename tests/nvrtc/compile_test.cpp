@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/heuristics_decode.h"
+#include "dispatch/heuristics_sm80_backward.h"
 #include "dispatch/heuristics_sm90.h"
 #include "dispatch/heuristics_sm90_backward.h"
 #include "onepass/error.h"
@@ -121,6 +122,27 @@ TEST_F(NvrtcTest, kernels_of_every_family_keep_to_their_budgets) {
         << kernel_name(kernel.spec);
   }
   EXPECT_GE(seen.size(), 4u);
+}
+
+// Score terms need registers of their own, wide heads most of them; sinks and bias have kernels of their own.
+TEST_F(NvrtcTest, gradients_that_no_bundle_holds_keep_to_their_budgets) {
+  for (const std::int64_t head_dim : {128, 256}) {
+    AttentionProblem problem = testing::bf16_problem(1, 4, 4, 512, 512, head_dim);
+    problem.softcap = 20;
+    problem.has_bias = true;
+    problem.gradient = {.has_dbias = true,
+                        .dbias_shape = {1, 1, 512, 512},
+                        .dout = problem.q,
+                        .dq = problem.q,
+                        .dk = problem.k,
+                        .dv = problem.k};
+    const Sm80BackwardConfig config = choose_sm80_backward(problem, *find_device("a100"));
+    for (const KernelSpec& spec : {config.keys, config.queries, config.bias}) {
+      EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+    }
+  }
+  const KernelSpec sinks = small_spec(KernelFamily::BackwardSinks);
+  EXPECT_EQ(over_budget(sinks, nvrtc().compile(sinks).resources), std::nullopt);
 }
 
 // What the bundle lacks: rests of a width, bounds on both sides in f16, 96 keys, a tile for wide values.

@@ -48,7 +48,7 @@ struct Call {
 };
 
 template <class Error = InvalidArgument>
-void expect_refused(const Call& call, const std::string& given, const std::string& allowed) {
+void expect_refused(const Call& call, const std::string& given, const std::string& rule) {
   try {
     call.validate();
     FAIL() << "accepted, but expected: " << given;
@@ -57,9 +57,8 @@ void expect_refused(const Call& call, const std::string& given, const std::strin
     EXPECT_EQ(message.rfind("backward: ", 0), 0u) << message;
     EXPECT_THAT(message, HasSubstr(given));
     EXPECT_THAT(message, HasSubstr("\n  Fix: "));
-    const std::size_t at = message.find("\n  Allowed: ");
-    ASSERT_NE(at, std::string::npos) << message;
-    EXPECT_THAT(message.substr(at), HasSubstr(allowed));
+    EXPECT_THAT(message, HasSubstr("\n  Allowed: "));
+    EXPECT_THAT(message, HasSubstr(rule));
   }
 }
 
@@ -121,7 +120,7 @@ TEST(validate_backward, gradients_have_the_shapes_and_dtype_of_what_they_are_for
   expect_refused(dtype, "dv has dtype bf16", "f32");
   Call strides;
   strides.args.dq.strides[2] = 0;
-  expect_refused(strides, "dq", "");
+  expect_refused(strides, "dq", "stride");
   Call bias;
   bias.args.dbias = bias.f32({2, 4, 5, 6});
   expect_refused(bias, "dbias", "bias is [1, 4, 5, 6]");
