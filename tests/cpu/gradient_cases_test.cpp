@@ -79,7 +79,8 @@ TEST(gradient_cases, r24_rows_of_no_sequence_get_gradients_of_zero) {
         return idx[0] < kOwned ? x : static_cast<double>(kNan);
       };
     };
-    const HostTensor::Shape shape{kRows, 16, 64};
+    const std::int64_t heads = target.backend == Backend::Reference ? 1 : 16;  // which takes seconds for one
+    const HostTensor::Shape shape{kRows, heads, 64};
     call.args.q = call.keep(HostTensor(target.dtype, shape, padded_noise(1)));
     call.args.k = call.keep(HostTensor(target.dtype, shape, padded_noise(2)));
     call.args.v = call.keep(HostTensor(target.dtype, shape, padded_noise(3)));
@@ -160,7 +161,11 @@ TEST(gradient_cases, r27_dout_past_two_thousand_million_elements) {
 }
 
 TEST(gradient_cases, r29_many_sequences_of_one_row) {
-  on_every_target([](const Target& target) {
+  std::vector<Target> best = targets({DType::BF16});  // 34 MB a tensor: of the CPU, the best instruction set
+  std::erase_if(best, [](const Target& target) {
+    return target.backend == Backend::Cpu && target.instruction_set != cpu::simd_instruction_sets().front();
+  });
+  on_each(best, [](const Target& target) {
     const std::int64_t batch = full_or_sanitized(8300, 100);
     GradientCall call = uniform_gradient_call(target, {.batch = batch,
                                                        .seqlen_q = 1,
