@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kRowWarps = 4;     // warps of the row-wise kernels, a row each
 constexpr int kAppendWarps = 8;  // 256 pieces: K and V of a token with 8 heads of 128 elements
-constexpr int kSinkWarps = 16;   // of the block that adds up a head's rows
+constexpr int kSinkWarps = 8;    // of the block that adds up a head's rows
 
 /// Rows of q or k may belong to no sequence, so that their gradients have to be filled.
 bool has_unowned_gradients(const AttentionProblem& p) {

@@ -103,7 +103,8 @@ struct BackwardSm80 {
   ONEPASS_DEVICE void load(int offset, const unsigned short* base, Index64 row_stride, int first, int row_begin,
                            int row_end) const {
     using Copy = TileCopy<Row, kRows, kHeadDim, kThreads, Spec::kLoadBytes>;
-    if (first >= row_begin && first + kRows <= row_end) {
+    // Passes of eight rows or more keep a thread's place in the swizzle; a single warp copies four.
+    if (kThreads >= 64 && first >= row_begin && first + kRows <= row_end) {
       auto copy = Copy::strided(shared_base + offset, base + first * row_stride, row_stride);
 #pragma unroll
       for (int i = 0; i < Copy::kPasses; ++i) copy.pass(i, row_stride);
