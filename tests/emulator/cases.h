@@ -42,7 +42,7 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "bf16_b2_hq2_hk1_sq9_sk0_d64"},
     {"h200", "f16_b4_hq1_sq20_sk20_d64_causal_packed_ragged_gap_seed4"},
     // many query rows and few in one batch: two launches
-    {"h200", "bf16_b5_hq2_hk1_sq140_sk520_d64_causal_packedq_page16_ragged_seed6"},
+    {"h200", "bf16_b5_hq2_hk1_sq140_sk520_d64_causal_packedq_page16_ragged_seed18"},
     // head_dim 128, and others up to it; rows in pieces of 16, 8, 4 and 2 bytes
     {"h200", "bf16_b1_hq1_sq140_sk130_d128_causal"},
     {"a100", "f16_b1_hq8_hk1_sq2_sk200_d128_causal_page16_ragged_split2"},
@@ -80,6 +80,7 @@ inline constexpr EmulatedCase kSm80BackwardCases[] = {
     {"h200", "bf16_b2_hq2_hk1_sq0_sk9_d64_bwd"},
     // score terms, and the bias's own kernel
     {"h200", "bf16_b2_hq4_hk2_sq40_sk70_d64_causal_softcap5_alibi_biasbh_sink_bwd_dlse"},
+    {"h200", "bf16_b1_hq2_hk2_sq90_sk70_d64_causal_softcap5_bwd"},  // rows without keys
     {"h200", "bf16_b3_hq2_sq40_sk50_d64_biasb1_biasinf_ragged_bwd_seed2"},
     {"h200", "bf16_b3_hq4_hk2_sq70_sk30_d64_scale-0.1_bias1hf32_packed_ragged_gap_causal_bwd_seed8"},
     // head_dim 128; rows in pieces of 2 bytes

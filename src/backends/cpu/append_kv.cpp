@@ -81,6 +81,7 @@ struct Angles {
   std::int64_t pairs = 0;
   bool interleaved = false;
 
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): the pairs there are, written here
   Angles(const AppendArguments& args, bool is_interleaved, std::int64_t position)
       : pairs(args.rotary_cos.shape[1]), interleaved(is_interleaved) {
     for (std::int64_t i = 0; i < pairs; ++i) {

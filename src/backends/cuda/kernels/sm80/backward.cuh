@@ -16,8 +16,7 @@
 // Pipeline   cp.async, kStages buffers for a step
 // Shared     own rows and kStages steps of both widths (shared_row.h); Keys: lse and delta of a step
 // Registers  per thread and m16 tile of own rows: 4 for each 8 columns of S, dP and the sums
-// Numerics   P and dS are rounded to the element for the products, sums are f32; where the mask forbids, P
-// and
+// Numerics   P and dS are rounded to the element for the products, sums are f32; where the mask forbids, P and
 //            dS are 0 by selection; rows of the other side that no own row sees are zeros in shared memory
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 2; PTX ISA for the fragment maps
 #pragma once
@@ -50,10 +49,10 @@ struct BackwardSm80 {
   static constexpr int kOwnRows = kOfKeys ? Spec::kTileN : Spec::kTileM;   // rows of a block
   static constexpr int kStepRows = kOfKeys ? Spec::kTileM : Spec::kTileN;  // rows of the other side in a step
   static constexpr int kWarpRows = kOwnRows / Spec::kWarps;
-  static constexpr int kRowTiles = kWarpRows / 16;  // m16 tiles of a warp
-  static constexpr int kColumnTiles = kStepRows / 8;    // n8 tiles of S and dP
-  using RowD = SharedRow<Spec::kHeadDim>;           // of Q and K
-  using RowV = SharedRow<Spec::kHeadDimV>;          // of V and dO
+  static constexpr int kRowTiles = kWarpRows / 16;    // m16 tiles of a warp
+  static constexpr int kColumnTiles = kStepRows / 8;  // n8 tiles of S and dP
+  using RowD = SharedRow<Spec::kHeadDim>;             // of Q and K
+  using RowV = SharedRow<Spec::kHeadDimV>;            // of V and dO
   static constexpr int kWidthD = slice_columns(RowD::kPadded), kWidthV = slice_columns(RowV::kPadded);
   static constexpr int kSlicesD = slices(RowD::kPadded), kSlicesV = slices(RowV::kPadded);
   static constexpr int kSlices = kOfBias ? 1 : !kOfKeys ? kSlicesD : Spec::kApart ? kSlicesD + kSlicesV : 1;
@@ -288,13 +287,14 @@ struct BackwardSm80 {
     }
   }
 
+  /// x *= y, but for zeros: where the mask forbids, y may be NaN.
   ONEPASS_DEVICE static void multiply(Tile& x, const Tile& y) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) x[t][n][e] *= y[t][n][e];
+        for (int e = 0; e < 4; ++e) x[t][n][e] = x[t][n][e] == 0.0f ? 0.0f : x[t][n][e] * y[t][n][e];
       }
     }
   }
@@ -345,8 +345,7 @@ struct BackwardSm80 {
     }
   }
 
-  // --- the three kernels
-  // ------------------------------------------------------------------------------------
+  // --- the three kernels ----------------------------------------------------------------------------------
 
   /// Calls load(n, stage) and body(n, stage) for n = 0 ... count - 1, in order; loads run ahead.
   template <class Load, class Body>
