@@ -316,6 +316,14 @@ def summary_of(results: list[dict]) -> dict:
             "functions": {name: dict(row) for name, row in sorted(by_function.items())}}
 
 
+def write(given: argparse.Namespace, results: list[dict]) -> dict:
+    """The summary, which goes to the file that was asked for, too."""
+    summary = summary_of(results)
+    if given.out:
+        given.out.write_text(json.dumps({"seed": given.seed, "summary": summary, "cases": results}, indent=1))
+    return summary
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repository", type=lambda text: Path(text).resolve(), help="a checkout of flash-attention")
@@ -347,14 +355,13 @@ def main() -> int:
                given.only, *itertools.chain(*(("--suite", suite) for suite in given.suite))]
     with tempfile.TemporaryFile("w+") as log:
         results = run(cases, given.jobs, command, log)
+        write(given, results)  # the rest may take long
         if again := [result["drawn"] for result in results if lacked_memory(result)]:
             print(f"{len(again)} cases again, one at a time, that found too little memory")
             results = [result for result in results if not lacked_memory(result)] + run(again, 1, command, log)
         log.seek(0)
         last_words = log.read()[-3000:]
-    summary = summary_of(results)
-    if given.out:
-        given.out.write_text(json.dumps({"seed": given.seed, "summary": summary, "cases": results}, indent=1))
+    summary = write(given, results)
     for result in [result for result in results if result["result"] == "failed"][:20]:
         print(f"FAILED {result['case']}: {result['text'][:400]}")
     if summary["failed"]:
