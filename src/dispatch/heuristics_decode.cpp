@@ -9,6 +9,7 @@
 
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "backends/cuda/kernels/sm90/decode_shares.h"
+#include "dispatch/accounting.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 #include "problem/validate.h"
@@ -38,7 +39,7 @@ std::int64_t most_tile_rows(const AttentionProblem& p) {
 
 /// How the tiles of query rows become thread blocks.
 struct Form {
-  bool stays = false;
+  bool stays = false, shares = false;
   std::int64_t splits = 1, grid = 0;
   double cost = 0;  // the time of as many tiles of keys, read at full speed one after the other
 };
@@ -69,7 +70,7 @@ Form single_items(const AttentionProblem& p, const DeviceInfo& device, std::int6
   const std::int64_t blocks = tiles * splits, whole_waves = blocks / resident, rest = blocks % resident;
   const std::int64_t in_turn = whole_waves * resident + (rest > 0 ? std::max(rest, enough) : 0);
   const double item = static_cast<double>(ceil_div(key_tiles, splits)) * tile_cost(p, false) + 1;
-  return {false, splits, blocks, static_cast<double>(in_turn) * item};
+  return {false, false, splits, blocks, static_cast<double>(in_turn) * item};
 }
 
 /// Blocks that work side by side on the tiles of rows of a sequence, which divide them: as many as leave few
@@ -92,37 +93,60 @@ bool counts_work(const AttentionProblem& p, std::int64_t tiles_per_sequence) {
   return p.batch * tiles_per_sequence <= kMaxInt / (1 + cuda::kTileUnits * key_tiles);
 }
 
-/// Blocks that stay, one for a processor, each with a share of the keys: whatever the lengths are, they end
-/// within a tile of each other. They start and merge under the copies of the next item, and less in flight at
-/// once is read faster, by 4 %.
-Form staying(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles) {
-  constexpr double kGain = 1.04, kCostOfItem = 1.0 / cuda::kTileUnits, kCostOfBlock = 1;
+// Blocks that stay, one for a processor, start and merge under the copies of the next item, and less in
+// flight at once is read faster, by so much.
+constexpr double kGainOfStaying = 1.04;
+
+/// By number; the blocks of all heads of a sequence run side by side.
+Form staying_by_number(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
+                       std::int64_t splits) {
+  constexpr double kCostOfItem = 0.3;
+  const std::int64_t per_sequence = tiles_of_sequence(p, tiles);
+  std::int64_t grid = device.num_processors;
+  if (per_sequence < grid) grid = grid / per_sequence * per_sequence;
+  const auto rounds = static_cast<double>(ceil_div(tiles * splits, grid));
+  const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_keys(p, true));
+  const double item = static_cast<double>(ceil_div(key_tiles, splits)) * tile_cost(p, true) + kCostOfItem;
+  const double work = static_cast<double>(grid) * rounds * item;
+  return {true, false, splits, std::min(grid, tiles * splits), work / kGainOfStaying};
+}
+
+/// Each with a share of the keys: whatever the lengths are, blocks end within a tile of each other.
+Form staying_by_shares(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles) {
+  constexpr double kCostOfItem = 1.0 / cuda::kTileUnits, kCostOfBlock = 1;
   const std::int64_t team = choose_team(tiles_of_sequence(p, tiles), device.num_processors);
   const std::int64_t grid = device.num_processors / team * team;
   const double item =
       static_cast<double>(ceil_div(p.seqlen_k, tile_keys(p, true))) * tile_cost(p, true) + kCostOfItem;
   const double work = static_cast<double>(tiles) * item + static_cast<double>(grid) * kCostOfBlock;
-  return {true, 1, tiles == 0 ? 0 : grid, work / kGain};
+  return {true, true, 1, tiles == 0 ? 0 : grid, work / kGainOfStaying};
 }
 
 /// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
-/// ones blocks that stay, then those with the fewest splits. requested_splits: 0 for any number.
+/// ones shares, then those with the fewest splits, of these blocks that stay. Blocks that stay go by number
+/// where the host knows that all sequences are of one length, which reads 1 to 2 % faster than shares, and by
+/// shares where lengths may differ. requested_splits: 0 for any number.
 Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
                  int requested_splits) {
   constexpr double kLongRead =
       56e-6;  // seconds of reading at the published speed; below, blocks that stay lose
-  if (requested_splits > 0) return single_items(p, device, tiles, requested_splits);
   const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
   const auto bytes =
       static_cast<double>(keys * p.num_heads_k * (p.head_dim + p.head_dim_v) * dtype_bytes(p.kv_dtype));
+  const bool may_stay =
+      device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second;
+  const bool ragged = is_ragged(p);
   std::vector<Form> forms;
-  if (device.memory_bytes_per_second > 0 && bytes > kLongRead * device.memory_bytes_per_second &&
-      counts_work(p, tiles_of_sequence(p, tiles))) {
-    forms.push_back(staying(p, device, tiles));
+  if (may_stay && ragged && requested_splits == 0 && counts_work(p, tiles_of_sequence(p, tiles))) {
+    forms.push_back(staying_by_shares(p, device, tiles));
   }
+  const std::int64_t first = requested_splits > 0 ? requested_splits : 1;
   const std::int64_t last =
-      std::clamp<std::int64_t>(ceil_div(p.seqlen_k, tile_keys(p, false)), 1, kMostSplits);
-  for (std::int64_t splits = 1; splits <= last; ++splits) {
+      requested_splits > 0
+          ? requested_splits
+          : std::clamp<std::int64_t>(ceil_div(p.seqlen_k, tile_keys(p, false)), 1, kMostSplits);
+  for (std::int64_t splits = first; splits <= last; ++splits) {
+    if (may_stay && !ragged) forms.push_back(staying_by_number(p, device, tiles, splits));
     forms.push_back(single_items(p, device, tiles, splits));
   }
   const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
@@ -185,17 +209,20 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   config.grid = form.grid;
   spec.split = form.splits > 1;
   spec.stays = form.stays;
+  spec.ragged = form.shares;
   // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
   spec.cluster = form.splits == cuda::kClusterBlocks && !form.stays && form.grid <= device.num_processors;
   const int slot_bytes =
       cuda::decode_slot_bytes(spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
                               cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)));
   if (form.stays) {
-    const std::int64_t tiles_per_sequence = tiles_of_sequence(p, config.tiles);
-    config.order.tiles = config.tiles;
-    config.order.team = static_cast<int>(choose_team(tiles_per_sequence, device.num_processors));
-    config.order.rounds = static_cast<int>(tiles_per_sequence / config.order.team);
-    config.order.num_shares = device.num_processors / config.order.team;
+    config.order.items = config.tiles * form.splits;
+    if (form.shares) {
+      const std::int64_t tiles_per_sequence = tiles_of_sequence(p, config.tiles);
+      config.order.team = static_cast<int>(choose_team(tiles_per_sequence, device.num_processors));
+      config.order.rounds = static_cast<int>(tiles_per_sequence / config.order.team);
+      config.order.num_shares = device.num_processors / config.order.team;
+    }
     spec.min_blocks = 1;
     spec.stages = kStayingRingBytes / slot_bytes;
     const std::int64_t read_bytes = spec.tile_n * std::max(p.head_dim, p.head_dim_v) * kv_bytes(spec);

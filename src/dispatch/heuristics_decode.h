@@ -10,11 +10,12 @@
 
 namespace onepass {
 
-/// How blocks that stay share out the tiles of query rows and their keys (decode_shares.h).
+/// How blocks that stay take the tiles of query rows: by number, or by shares of their keys
+/// (decode_shares.h).
 struct Sm90DecodeOrder {
-  std::int64_t tiles = 0;    // of query rows
+  std::int64_t items = 0;    // tiles of query rows; by number, times splits
   int team = 0, rounds = 0;  // a sequence has team * rounds of them
-  int num_shares = 0;        // of the keys: teams of blocks
+  int num_shares = 0;        // of the keys: teams of blocks. 0 by number, like the two above
   int slots_in_flight = 0;   // of a block
 
   bool operator==(const Sm90DecodeOrder&) const = default;

@@ -96,6 +96,9 @@ constexpr Work kWork[] = {
     {1, 32, 8, 1, 131072, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
+    // the same of dense batches, whose lengths are equal
+    {128, 32, 8, 1, 8192, kDenseQ, Mask::None, 0, kBothTypes, kTermsDims, kDense},
+    {1, 32, 8, 1, 131072, kDenseQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
     // decode with as many key heads as query heads
     {256, 32, 32, 1, 1024, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},
     {1, 32, 32, 1, 32768, kPackedQ, Mask::Causal, 0, kBothTypes, kUsualDims, kBothLayouts},

@@ -116,7 +116,7 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
     add_step(plan, row_kernel(KernelFamily::FillRows, config.decode), ceil_div(problem.total_q, kRowWarps));
   }
   add_step(plan, config.decode, config.grid, config.order);
-  if (config.decode.stays) {
+  if (config.decode.stays && config.decode.ragged) {
     const auto blocks = static_cast<std::size_t>(config.grid);
     const std::size_t rows = 2 * blocks * static_cast<std::size_t>(config.decode.tile_m);  // params.h
     add_workspace_piece(plan, kPieceSplitOut,

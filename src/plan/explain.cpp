@@ -100,6 +100,19 @@ void add_accounting(std::string& text, const AttentionProblem& problem, const Ac
                        is_ragged(problem) ? " if every sequence has the longest length" : ""));
 }
 
+std::string splits_text(const Plan& plan) {
+  const PlannedKernel* forward = plan.device.kind == DeviceInfo::Kind::Cpu ? nullptr : forward_kernel(plan);
+  const bool stays = forward != nullptr && forward->spec.stays;
+  if (stays && forward->spec.ragged) {
+    return "1: keys are shared out to blocks by their lengths, and parts merged";
+  }
+  std::string text = plan.num_splits == 1
+                         ? "1: the keys of a tile are read in one piece"
+                         : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits);
+  if (stays) text += ", by number: all sequences are as long";
+  return text;
+}
+
 /// Kernels, tiles and splits of a plan without its parts.
 void add_steps(std::string& text, const Plan& plan) {
   const bool cpu = plan.device.kind == DeviceInfo::Kind::Cpu;
@@ -115,12 +128,7 @@ void add_steps(std::string& text, const Plan& plan) {
   add_line(text, "tiles",
            fmt::format("{} rows (queries of {} head{}) x {} keys", plan.tile_m, plan.tile_heads,
                        plan.tile_heads == 1 ? "" : "s that share a key head", plan.tile_n));
-  const PlannedKernel* forward = cpu ? nullptr : forward_kernel(plan);
-  add_line(text, "splits",
-           forward != nullptr && forward->spec.stays
-               ? "1: keys are shared out to blocks by their lengths, and parts merged"
-           : plan.num_splits == 1 ? "1: the keys of a tile are read in one piece"
-                                  : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits));
+  add_line(text, "splits", splits_text(plan));
 }
 
 }  // namespace

@@ -48,9 +48,9 @@ std::optional<StepOccupancy> step_occupancy(const Plan& plan, const PlanStep& st
   o.exact_blocks = o.registers_from != RegistersFrom::LaunchBound ||
                    o.limits.blocks() == std::min(o.limits.by_shared_memory, o.limits.by_threads);
   if (persistent) {
-    o.num_tiles = decode ? step.gpu_kernel->decode_order.tiles
+    o.num_tiles = decode ? step.gpu_kernel->decode_order.items
                          : num_row_tiles(plan) * plan.problem->num_heads_q * plan.problem->batch;
-    o.exact_rounds = !spec.ragged && !spec.stays;  // shares of keys are equal
+    o.exact_rounds = !spec.ragged;
     o.blocks_at_once = step.num_work_items;
     count_rounds(o, *o.num_tiles, plan.device.num_processors);
   } else {

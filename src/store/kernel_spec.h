@@ -57,8 +57,8 @@ struct KernelSpec {
   bool mask_end = false;           // causal, or a window to the right: rows end at different keys
   bool mask_begin = false;         // a window to the left: rows begin at different keys
   bool ticket = false;             // blocks draw their tiles, longest first
-  bool ragged = false;             // sequences have lengths of their own: tiles are counted on the device
-  // of sm90_decode
+  bool ragged = false;  // sequences have lengths of their own: work is counted and shared out on the device
+  // of sm90_decode; ragged of its blocks that stay
   bool stays = false;    // blocks take tile after tile
   bool cluster = false;  // the eight splits of a tile are a cluster
   // of sm80_backward_keys

@@ -143,13 +143,13 @@ inline constexpr EmulatedCase kDecodeCases[] = {
 };
 
 // The same with blocks that stay, on a small_device() with so many processors: several items for each block,
-// items of several blocks, some of them without rows or keys.
+// items of several blocks, some of them without rows or keys. Where lengths may differ, shares of the keys.
 inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"3", "bf16_b3_hq8_hk4_sq1_sk200_d128"},
     {"3", "bf16_b7_hq8_hk2_sq1_sk300_d128_ragged"},
     {"4", "bf16_b40_hq2_hk1_sq1_sk300_d128_ragged"},
     {"4", "f16_b7_hq8_hk2_sq1_sk900_d128_page16_ragged_sink"},
-    {"5", "bf16_b3_hq4_hk1_sq1_sk3000_d128"},
+    {"5", "bf16_b3_hq4_hk1_sq1_sk3000_d128_ragged"},
     {"4", "bf16_b5_hq8_hk2_sq1_sk600_d128_page64_ragged"},
     {"4", "bf16_b6_hq14_hk2_sq1_sk300_d128_packed_ragged_gap_causal_seed2_sink"},
     {"5", "bf16_b3_hq8_hk1_sq4_sk1200_d64_page16_causal_wl150_ragged"},
@@ -157,7 +157,13 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"4", "bf16_b5_hq4_hk2_sq1_sk200_d256_page16_ragged_softcap20"},
     {"4", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleh_page16_ragged_sink"},
     {"5", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_ragged"},
+    {"3", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2_ragged"},
+    // equal lengths: items by number, also of parts of the keys
     {"3", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2"},
+    {"5", "bf16_b5_hq8_hk2_sq1_sk600_d128_split3_sink"},
+    {"4", "f16_b3_hq8_hk1_sq4_sk1200_d64_causal_wl150_split2"},
+    {"3", "bf16_b3_hq48_hk1_sq1_sk700_d64_softcap20"},
+    {"4", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_split2"},
 };
 
 // sm90_backward, on small_device(): keys in tiles of 128, queries in steps of 64 (head_dim 128) or 128. Rows

@@ -11,6 +11,7 @@
 #include "backends/cuda/host/forward_params.h"
 #include "backends/cuda/host/sm90_decode.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
+#include "dispatch/accounting.h"
 #include "plan/cuda_plan.h"
 #include "plan/planned_kernel.h"
 #include "problem/case_text.h"
@@ -85,6 +86,7 @@ void check_case(const DeviceInfo& device, const char* text, bool stays) {
   const Plan plan = plan_on(device, tensors);
   ASSERT_EQ(plan.implementation, "sm90_decode");
   ASSERT_EQ(forward_kernel(plan)->spec.stays, stays);
+  ASSERT_EQ(forward_kernel(plan)->spec.ragged, stays && is_ragged(*plan.problem)) << "shares of the keys";
   verify::GuardedBuffer memory(plan.workspace_bytes());
   const std::span workspace(static_cast<std::byte*>(memory.data()), memory.size());
   Call call(plan, tensors.args, workspace);

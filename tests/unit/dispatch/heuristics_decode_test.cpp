@@ -27,6 +27,12 @@ AttentionProblem paged_problem(std::int64_t batch, std::int64_t heads_q, std::in
   return p;
 }
 
+/// Sequences whose lengths the device knows.
+AttentionProblem ragged(AttentionProblem problem) {
+  problem.has_seqused_k = true;
+  return problem;
+}
+
 std::string name_of(const AttentionProblem& problem) {
   EXPECT_EQ(decline_sm90_decode(problem, h200()), std::nullopt);
   return kernel_name(choose_sm90_decode(problem, h200(), 0).decode);
@@ -53,15 +59,16 @@ TEST(heuristics_decode, one_query_takes_a_tile_of_eight_rows_and_a_ring_of_96_ki
 TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_8_mb_in_flight_in_all_and_12_of_pages) {
   EXPECT_EQ(name_of(bf16_problem(32, 32, 8, 1, 4096, 128)),
             "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
-  EXPECT_EQ(name_of(bf16_problem(8, 32, 8, 1, 131072, 128)),
-            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_stays_sm90");
+  EXPECT_EQ(name_of(ragged(bf16_problem(8, 32, 8, 1, 131072, 128))),
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_ragged_stays_sm90");
   EXPECT_EQ(name_of(bf16_problem(128, 32, 8, 1, 4096, 256)),
             "sm90_decode_bf16_d256_v256_m8n64w5c1s6b1_l16s16_pack_stays_sm90");
-  const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 0);
+  const Sm90DecodeConfig config =
+      choose_sm90_decode(ragged(bf16_problem(128, 32, 8, 1, 8192, 128)), h200(), 0);
   EXPECT_EQ(config.grid, 128) << "whole sequences of 8 heads on 132 processors";
   EXPECT_EQ(
       config.order,
-      (Sm90DecodeOrder{.tiles = 128 * 8, .team = 8, .rounds = 1, .num_shares = 16, .slots_in_flight = 2}));
+      (Sm90DecodeOrder{.items = 128 * 8, .team = 8, .rounds = 1, .num_shares = 16, .slots_in_flight = 2}));
   EXPECT_EQ(choose_sm90_decode(paged_problem(128, 32, 8, 8192, 128, 64), h200(), 0).order.slots_in_flight, 3);
   EXPECT_EQ(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 256), h200(), 0).order.slots_in_flight, 2);
   const auto stays = [](const AttentionProblem& p) { return choose_sm90_decode(p, h200(), 0).decode.stays; };
@@ -70,6 +77,38 @@ TEST(heuristics_decode, many_keys_go_to_blocks_that_stay_with_8_mb_in_flight_in_
   DeviceInfo unknown = h200();
   unknown.memory_bytes_per_second = 0;
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), unknown, 0).decode.stays);
+}
+
+TEST(heuristics_decode, blocks_that_stay_go_by_number_where_all_lengths_are_equal_and_by_shares_elsewhere) {
+  const auto shares = [](const AttentionProblem& problem) {
+    const Sm90DecodeConfig config = choose_sm90_decode(problem, h200(), 0);
+    EXPECT_TRUE(config.decode.stays);
+    EXPECT_EQ(config.order.num_shares > 0, config.decode.ragged);
+    return config.decode.ragged;
+  };
+  const AttentionProblem dense = bf16_problem(32, 32, 8, 1, 32768, 128);
+  EXPECT_FALSE(shares(dense));
+  EXPECT_TRUE(shares(ragged(dense)));
+  EXPECT_TRUE(shares(paged_problem(32, 32, 8, 32768, 128, 64)));
+  AttentionProblem packed = dense;
+  packed.k_layout = SequenceLayout::Packed;
+  EXPECT_TRUE(shares(packed));
+  AttentionProblem queries = dense;
+  queries.has_seqused_q = true;
+  EXPECT_TRUE(shares(queries)) << "a sequence without rows reads no keys";
+}
+
+TEST(heuristics_decode, items_by_number_are_tiles_times_splits_in_whole_rounds_of_sequences) {
+  Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(32, 32, 8, 1, 32768, 128), h200(), 0);
+  EXPECT_EQ(config.grid, 128) << "whole sequences of 8 heads on 132 processors";
+  EXPECT_EQ(config.order, (Sm90DecodeOrder{.items = 32 * 8, .slots_in_flight = 2}));
+  config = choose_sm90_decode(bf16_problem(8, 32, 8, 1, 131072, 128), h200(), 0);
+  EXPECT_EQ(config.order.items, 8 * 8 * config.num_splits);
+  EXPECT_EQ(kernel_name(config.decode),
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_pack_split_stays_sm90");
+  EXPECT_TRUE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 1).decode.stays);
+  EXPECT_FALSE(choose_sm90_decode(ragged(bf16_problem(128, 32, 8, 1, 8192, 128)), h200(), 1).decode.stays)
+      << "asked-for splits are no shares";
 }
 
 AttentionProblem stored_as(DType dtype, AttentionProblem problem) {
@@ -129,7 +168,8 @@ TEST(heuristics_decode, rows_of_a_key_head_are_cut_into_equal_tiles_that_registe
 
 TEST(heuristics_decode, splits_are_as_many_as_keep_more_than_half_the_processors_reading) {
   EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 1024, 128)), 8);
-  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 1) << "keys are shared out";
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 131072, 128)), 16);
+  EXPECT_EQ(splits_of(ragged(bf16_problem(1, 32, 8, 1, 131072, 128))), 1) << "keys are shared out";
   EXPECT_EQ(splits_of(bf16_problem(2, 32, 8, 1, 8192, 128)), 5);
   EXPECT_EQ(splits_of(bf16_problem(8, 32, 8, 1, 8192, 128)), 2);
   EXPECT_EQ(splits_of(bf16_problem(32, 32, 8, 1, 1024, 128)), 1);
@@ -159,7 +199,7 @@ TEST(heuristics_decode, a_last_wave_that_is_nearly_empty_is_split_away) {
 TEST(heuristics_decode, blocks_of_a_team_divide_the_tiles_of_a_sequence_and_leave_few_processors_idle) {
   const auto order = [](std::int64_t heads) {
     const Sm90DecodeOrder o =
-        choose_sm90_decode(bf16_problem(64, heads, heads, 1, 32768, 128), h200(), 0).order;
+        choose_sm90_decode(ragged(bf16_problem(64, heads, heads, 1, 32768, 128)), h200(), 0).order;
     EXPECT_EQ(o.team * o.rounds, heads);
     return std::pair(o.team, o.num_shares);
   };
@@ -178,7 +218,6 @@ TEST(heuristics_decode, work_that_32_bits_do_not_count_is_not_shared_out) {
 }
 
 TEST(heuristics_decode, asked_for_splits_are_taken_as_they_are) {
-  EXPECT_FALSE(choose_sm90_decode(bf16_problem(128, 32, 8, 1, 8192, 128), h200(), 1).decode.stays);
   EXPECT_EQ(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 64, 128), h200(), 5).num_splits, 5);
   EXPECT_FALSE(choose_sm90_decode(bf16_problem(1, 32, 8, 1, 4096, 128), h200(), 1).decode.split);
 }

@@ -74,7 +74,9 @@ TEST(cuda_plan, split_decode_is_one_step_that_counts_its_arrivals_in_the_workspa
 }
 
 TEST(cuda_plan, decode_in_blocks_that_stay_has_room_for_two_parts_of_each_block) {
-  const Plan plan = h200_plan(testing::bf16_problem(40, 32, 8, 1, 32768, 128));
+  AttentionProblem problem = testing::bf16_problem(40, 32, 8, 1, 32768, 128);
+  problem.has_seqused_k = true;
+  const Plan plan = h200_plan(problem);
   EXPECT_EQ(plan.steps[0].num_work_items, 128);
   EXPECT_EQ(plan.num_splits, 1);
   ASSERT_EQ(plan.workspace.size(), 3u);
@@ -82,6 +84,19 @@ TEST(cuda_plan, decode_in_blocks_that_stay_has_room_for_two_parts_of_each_block)
   EXPECT_EQ(plan.workspace[1].bytes, 128u * 2 * 8 * sizeof(float));
   EXPECT_EQ(plan.workspace[2].bytes, 128 * sizeof(std::uint64_t));
   EXPECT_THAT(plan.explain(), ::testing::HasSubstr("keys are shared out to blocks by their lengths"));
+}
+
+TEST(cuda_plan, decode_of_equal_lengths_goes_by_number_and_has_parts_only_where_it_splits) {
+  const Plan whole = h200_plan(testing::bf16_problem(32, 32, 8, 1, 32768, 128));
+  EXPECT_EQ(whole.steps[0].num_work_items, 128);
+  EXPECT_TRUE(whole.workspace.empty());
+  EXPECT_THAT(whole.explain(), ::testing::HasSubstr("one piece, by number: all sequences are as long"));
+  const Plan split = h200_plan(testing::bf16_problem(1, 32, 8, 1, 131072, 128));
+  EXPECT_EQ(split.num_splits, 16);
+  ASSERT_EQ(split.workspace.size(), 3u);
+  EXPECT_EQ(split.workspace[0].bytes, 16u * 32 * 128 * sizeof(float));
+  EXPECT_EQ(split.workspace[2].bytes, 8 * sizeof(std::uint64_t));
+  EXPECT_THAT(split.explain(), ::testing::HasSubstr("merged afterwards, by number"));
 }
 
 TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {

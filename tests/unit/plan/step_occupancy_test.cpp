@@ -149,13 +149,23 @@ TEST(step_occupancy, of_decode_is_two_blocks_with_a_ring_that_keys_and_values_sh
 }
 
 TEST(step_occupancy, of_decode_in_blocks_that_stay_counts_tiles_whose_keys_are_shared_out) {
-  const Plan plan = plan_on("h200", bf16_problem(40, 32, 8, 1, 32768, 128), 0);
+  AttentionProblem problem = bf16_problem(40, 32, 8, 1, 32768, 128);
+  problem.has_seqused_k = true;
+  const Plan plan = plan_on("h200", problem, 0);
   ASSERT_EQ(plan.implementation, "sm90_decode");
   const StepOccupancy o = without_bundle(plan);
   EXPECT_EQ(o.blocks_at_once, 128);
   EXPECT_THAT(o.num_tiles, Optional(40 * 8));
   EXPECT_THAT(o.rounds, Optional(2.5));
   EXPECT_EQ(o.last_round, std::nullopt);
+}
+
+TEST(step_occupancy, of_decode_in_blocks_that_go_by_number_knows_the_last_round) {
+  const StepOccupancy o = without_bundle(plan_on("h200", bf16_problem(32, 32, 8, 1, 32768, 128), 0));
+  EXPECT_EQ(o.blocks_at_once, 128);
+  EXPECT_THAT(o.num_tiles, Optional(32 * 8));
+  EXPECT_THAT(o.rounds, Optional(2.0));
+  EXPECT_THAT(o.last_round, Optional(128.0 / 132));
 }
 
 TEST(step_occupancy, of_a_gpu_without_room_for_a_block_has_no_rounds) {

@@ -37,6 +37,7 @@ Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kerne
   params.k_scale = scale_params(args.k_descale);
   params.v_scale = scale_params(args.v_descale);
   params.team = fast_divisor(kernel.decode_order.team);
+  params.num_items = static_cast<int>(kernel.decode_order.items);
   params.rounds = kernel.decode_order.rounds;
   params.num_shares = kernel.decode_order.num_shares;
   params.slots_in_flight = kernel.decode_order.slots_in_flight;

@@ -41,7 +41,7 @@ struct ForwardParams {
   const float* sinks;  // [Hq], may be null
   long long sinks_stride;
 
-  // f32 [num_splits, rows, Dv]; rows = B * Hq * Sq or Hq * Tq. Of sm90_decode's blocks that stay: two parts
+  // f32 [num_splits, rows, Dv]; rows = B * Hq * Sq or Hq * Tq. Of sm90_decode's shares: two parts
   // of a tile of rows for each block. null: not split
   float* split_o;
   float* split_lse;  // likewise, without Dv
@@ -111,11 +111,12 @@ struct Sm90DecodeParams {
   unsigned long long* arrivals;
   unsigned launch_id;   // differs from launch to launch; not 0
   int box_keys, boxes;  // of a tile of keys: box_keys * boxes
-  // Of blocks that stay: num_shares teams of them, each with a share of the keys; a sequence has
-  // team * rounds tiles of rows
+  // Of blocks that stay. By number: items are tiles of rows, times splits. By shares: num_shares teams of
+  // blocks, each with a share of the keys; a sequence has team * rounds tiles of rows
   FastDivisor team;
   int num_shares, rounds, slots_in_flight;
-  int unused[13];
+  int num_items;
+  int unused[12];
 };
 
 /// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for

@@ -5,7 +5,8 @@
 //            every mask; softcap, ALiBi, sinks. What costs is the one read of K and V
 // Tile       kTileM packed query rows (row r is query r / group, head r % group of the key head) x kTileN
 //            keys. A thread block has one tile of rows and walks every num_splits-th block of their keys; with
-//            kStays it has a share of the keys of all tiles of rows (decode_shares.h)
+//            kStays it takes such items one after the other, by number or, where lengths differ (kRagged), a
+//            share of the keys of all tiles of rows (decode_shares.h)
 // Product    transposed, so that few rows waste little: S^T = K Q^T has keys along M of the mma and query
 //            rows along N, in eights; O^T = V^T P^T. P^T goes from accumulators to operand B by movmatrix
 // 8 bits     decode_operands.cuh: from ldmatrix to the product a word of four elements takes two to five
@@ -70,6 +71,7 @@ struct DecodeSm90 {
   static constexpr int kConsumers = Spec::kWarps - 1;  // warps
   static constexpr int kThreads = 32 * Spec::kWarps;
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kStages = Spec::kStages;
+  static constexpr bool kShares = Spec::kStays && Spec::kRagged;      // of the keys, for blocks that stay
   static constexpr int kRowTiles = kTileM / 8;                        // n8 tiles
   static constexpr int kWarpKeys = kTileN / kConsumers;               // of a block
   static constexpr int kKeyTiles = kWarpKeys / 16;                    // m16 tiles of S^T
@@ -93,8 +95,8 @@ struct DecodeSm90 {
                 "a lane issues one copy of a tile");
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
-  static_assert(!Spec::kCluster || Spec::kSplit, "the splits of a tile are a cluster");
-  static_assert(!Spec::kStays || !Spec::kSplit, "keys are split or shared out");
+  static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
+  static_assert(!kShares || !Spec::kSplit, "keys are split or shared out");
   static_assert(!Spec::kCluster || kJointBytes + 4 * kTileM * (Spec::kHeadDimV + 1) <= kStages * kSlotBytes,
                 "and for the block's part");
 
@@ -118,8 +120,8 @@ struct DecodeSm90 {
   // This block's work.
   int batch_idx, head_k, m_block;
   int part_idx, num_parts;  // of the keys of the tile's rows: which this one is
-  // Of blocks that stay: the tile of keys, from the first that the sequence sees, at which the part begins and
-  // ends; and the share that has the tile's first part.
+  // Of shares: the tile of keys, from the first that the sequence sees, at which the part begins and ends; and
+  // the share that has the tile's first part.
   int part_begin, part_end, first_share;
   int row0, num_rows;  // packed rows
   Sequence seq;
@@ -169,10 +171,9 @@ struct DecodeSm90 {
 
   // ---- work
 
-  /// Reads the block's number as (batch, split, key head, m_block), the last fastest: who shares keys is near.
+  /// Reads an item's number as (batch, split, key head, m_block), the last fastest: who shares keys is near.
   /// In a cluster splits are fastest.
-  ONEPASS_DEVICE void take_block() {
-    int item = static_cast<int>(blockIdx.x);
+  ONEPASS_DEVICE void take_item(int item) {
     part_idx = 0;
     num_parts = 1;
     if constexpr (Spec::kCluster) {
@@ -220,10 +221,16 @@ struct DecodeSm90 {
   /// f() for the block's items that have rows.
   template <class F>
   ONEPASS_DEVICE void for_each_item(F f) {
-    if constexpr (Spec::kStays) {
+    if constexpr (kShares) {
       for_each_shared_item(f);
+    } else if constexpr (Spec::kStays) {
+      for (int item = static_cast<int>(blockIdx.x); item < all.num_items;
+           item += static_cast<int>(gridDim.x)) {
+        take_item(item);
+        if (find_rows_and_keys()) f();
+      }
     } else {
-      take_block();
+      take_item(static_cast<int>(blockIdx.x));
       if (find_rows_and_keys()) f();
     }
   }
@@ -271,7 +278,7 @@ struct DecodeSm90 {
     key_end = keys.end;
     n_begin = range.n_block_min + part_idx;
     n_end = range.n_block_max;
-    if constexpr (Spec::kStays) {
+    if constexpr (kShares) {
       n_begin = max(range.n_block_min, part_begin);
       n_end = min(range.n_block_max, part_end);
     }
@@ -280,7 +287,7 @@ struct DecodeSm90 {
   }
 
   /// From a block of keys to the part's next one.
-  ONEPASS_DEVICE int n_step() const { return Spec::kStays ? 1 : num_parts; }
+  ONEPASS_DEVICE int n_step() const { return kShares ? 1 : num_parts; }
 
   /// Query and head of a row, which counts from the tile's first.
   ONEPASS_DEVICE int query_of(int row) const { return p.group.quotient(row0 + row); }
@@ -384,7 +391,7 @@ struct DecodeSm90 {
     if constexpr (Spec::kPaged) {
       pages = page_batch == batch_idx && page_n == n_begin ? first_page : look_up(batch_idx, n_begin);
       ahead = look_up(batch_idx, n_begin + blocks_at_once() * n_step());
-      if constexpr (Spec::kStays) look_ahead(batch_idx + 1, 0);
+      if constexpr (kShares) look_ahead(batch_idx + 1, 0);
     }
     for (int n = n_begin; n < n_end; n += n_step()) {
       int page = 0;
@@ -717,7 +724,7 @@ struct DecodeSm90 {
   /// Of a part of the tile's keys. A share has two such parts at most: of the item that it begins with, and of
   /// the one that it ends with, which is the first part of that item.
   ONEPASS_DEVICE Index64 part_index(int part, int row) const {
-    if constexpr (Spec::kStays) {
+    if constexpr (kShares) {
       const int block = (first_share + part) * all.team.divisor + own_member();
       return static_cast<Index64>(2 * block + (part == 0 ? 1 : 0)) * kTileM + row;
     } else {
@@ -760,7 +767,7 @@ struct DecodeSm90 {
   /// The count of the tile's blocks that have stored their parts. A share has one at most that is not its
   /// first: of the item that it ends with.
   ONEPASS_DEVICE unsigned long long* arrivals() const {
-    if constexpr (Spec::kStays) return all.arrivals + first_share * all.team.divisor + own_member();
+    if constexpr (kShares) return all.arrivals + first_share * all.team.divisor + own_member();
     return all.arrivals + (batch_idx * p.tile_heads.divisor + head_k) * p.m_blocks.divisor + m_block;
   }
 
@@ -781,7 +788,7 @@ struct DecodeSm90 {
   ONEPASS_DEVICE void consume() {
     find_rows();
     load_queries();
-    if constexpr ((Spec::kSplit || Spec::kStays) && !Spec::kCluster) {
+    if constexpr ((Spec::kSplit || kShares) && !Spec::kCluster) {
       if (threadIdx.x == 0 && num_parts > 1) claim_count(arrivals(), all.launch_id);  // while the first keys come
     }
     walk_keys();
