@@ -89,9 +89,8 @@ def _gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k
                                window_right, softmax_scale, softcap, wants_dbias, wants_dsinks)
     if dout.stride(-1) != 1:  # a GPU wants rows in one piece; a sum's gradient is one number, expanded
         dout = dout.contiguous()
-    # On a CPU the plain loops are all there is, and they want to be asked for by name.
     options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
-                                   max_seqlen_k, "auto" if q.is_cuda else "reference", 0, 0)
+                                   max_seqlen_k, "auto", 0, 0)
     dq, dk, dv, dbias, dsinks = gradients
     _core.backward(options, (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias, sinks, out,
                              softmax_lse, dout, dlse, dq, dk, dv, dbias if wants_dbias else None,
