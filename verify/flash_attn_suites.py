@@ -7,16 +7,20 @@
 The suites are tests/test_flash_attn.py (2.8) and hopper/test_flash_attn.py (the FlashAttention-3 interface); they have
 some 600,000 cases, of which as many as asked for are drawn at random, equally over all test functions. They find
 `onepass.flash_attn` under the name flash_attn, and `onepass.flash_attn_interface` under flash_attn_interface; their
-own helpers (padding, rotary embedding) come from the checkout. Needs torch, pytest and einops, a GPU, and triton for
-the cases with rotary embedding. Nothing of the checkout is changed or kept.
+own helpers (padding, rotary embedding) come from the checkout. Needs torch, pytest and einops; on a GPU triton, too,
+for the cases with rotary embedding. Nothing of the checkout is changed or kept.
+
+With --device cpu the same cases run without a GPU: "cuda" is read as "cpu" in the suites, loops that look for races run
+twice, and sequences are at most 256 long (--longest). It checks the modules and the CPU's implementations.
 
 What the modules do not have is left out where the rest of the case can still be checked, and listed with the case:
   backward           where a gradient is refused it is NaN; a case passes whose other assertions hold
   attention_chunk    of the values that a case tries, 0 alone
 Any other argument that is refused (NotImplementedError) ends its case as "refused", with the reason.
 
-Workers run many cases each, in processes of their own; one that dies or hangs fails its case and is replaced. Cases
-that find too little memory beside the others run again alone at the end.
+Workers run many cases each, in processes of their own; one that dies or hangs fails its case and is replaced. A case
+starts when the memory that it may need is free beside the others'; one that finds too little all the same runs again
+alone at the end. Failed cases are told by cause: where they failed, and the error without its numbers.
 Exit status: 0 when no case failed, 1 otherwise.
 """
 
@@ -27,6 +31,7 @@ import importlib.util
 import itertools
 import json
 import math
+import os
 import random
 import re
 import subprocess
@@ -40,6 +45,7 @@ from pathlib import Path
 
 SUITES = {"2.8": "tests/test_flash_attn.py", "3": "hopper/test_flash_attn.py"}
 SECONDS_PER_CASE = 180
+GIB = 1 << 30
 
 # --- What is drawn ----------------------------------------------------------------------------------------------------
 
@@ -88,6 +94,26 @@ def drawn(functions: dict, count: int, seed: int) -> list[tuple[str, int]]:
     return cases
 
 
+def keep_short(function, longest: int) -> None:
+    """Takes the values that ask for sequences longer than that from the marks of a test function."""
+    import pytest
+
+    def is_short(names, value):
+        return all(not name.startswith("seqlen") or number <= longest
+                   for name, number in zip(names, [value] if len(names) == 1 else value))
+
+    function.pytestmark = [pytest.mark.parametrize(names, [value for value in values if is_short(names, value)]).mark
+                           for names, values in dimensions_of(function)]
+
+
+def memory_of(arguments: dict, definition: str) -> int:
+    """Bytes that a case may need: what the suites' references keep, some 16 matrices of float32 scores of up to 60
+    sequences times heads, and what the test takes only to leave less ("N * 1024 ** 3" in its text)."""
+    lengths = [value for name, value in arguments.items() if re.fullmatch("seqlen(_q|_k)?", name)] or [1]
+    taken = sum(map(int, re.findall(r"(\d+) \* 1024 \*\* 3", definition)))
+    return (2 + taken) * GIB + 16 * 60 * 4 * lengths[0] * lengths[-1]
+
+
 # --- A suite, loaded under the names that it imports --------------------------------------------------------------------
 
 
@@ -133,32 +159,49 @@ def install(repository: Path, device: str) -> None:
     torch.autograd.grad = gradients_or_nan(torch.autograd.grad)
     if device == "cpu":
         torch.cuda.get_device_capability = lambda *arguments: (9, 0)
+        torch.cuda.get_device_properties = lambda *arguments: types.SimpleNamespace(total_memory=141 * GIB)
         helper = sys.modules["flash_attn.ops.triton.rotary"] = types.ModuleType("flash_attn.ops.triton.rotary")
-        helper.apply_rotary = no_triton
+        helper.apply_rotary = apply_rotary
 
 
-def no_triton(*arguments, **options):
-    raise NotImplementedError("this machine: triton is needed for rotary embedding, and is not supported on a CPU")
+def apply_rotary(x, cos, sin, seqlen_offsets=0, interleaved=False, **of_gradients_and_packed_tensors):
+    """For a CPU, what flash-attn has in triton: x [b, s, heads, d], cos and sin [positions, pairs]."""
+    import torch
+    positions = torch.arange(x.shape[1]) + torch.as_tensor(seqlen_offsets).reshape(-1, 1)
+    cos, sin = (table[positions].float()[:, :, None] for table in (cos, sin))
+    turned = x.clone()
+    pairs = cos.shape[-1]
+    a, b = ((slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved
+            else (slice(pairs), slice(pairs, 2 * pairs)))
+    turned[..., a] = (x[..., a] * cos - x[..., b] * sin).to(x.dtype)
+    turned[..., b] = (x[..., a] * sin + x[..., b] * cos).to(x.dtype)
+    return turned
 
 
-def load(repository: Path, suite: str, device: str):
+def load(repository: Path, suite: str, device: str, longest: int | None):
     """The module of a suite, with its functions named SUITE::NAME."""
     path = repository / SUITES[suite]
     text = re.sub(r"^(\s*)attention_chunk_vals = (.*)$", r'\1attention_chunk_vals = _left_out(\2, "attention_chunk")',
                   path.read_text(), flags=re.MULTILINE)
     if device == "cpu":
         text = text.replace('"cuda"', '"cpu"')
+        text = re.sub(r"in range\(\d+0\)", "in range(2)", text)  # repeats, which look for races
+        text = re.sub(r"\d+ \* 1024 \*\* 3", "1", text)  # a GPU's memory, taken to leave less
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(f"flash_attn_suite_{suite}", None))
     module._left_out = LeftOut.values
     exec(compile(text, str(path), "exec"), module.__dict__)
+    for name, function in vars(module).items():
+        if longest is not None and name.startswith("test_"):
+            keep_short(function, longest)
     return {f"{suite}::{name}": value for name, value in vars(module).items() if name.startswith("test_")}, text
 
 
-def load_all(repository: Path, suites, device: str, only: str) -> tuple[dict, dict]:
+def load_all(given: argparse.Namespace) -> tuple[dict, dict]:
+    """The test functions by name, and the texts of the suites by path."""
     functions, texts = {}, {}
-    for suite in suites:
-        found, texts[str(repository / SUITES[suite])] = load(repository, suite, device)
-        functions |= {name: function for name, function in found.items() if re.search(only, name)}
+    for suite in given.suite:
+        found, texts[str(given.repository / SUITES[suite])] = load(given.repository, suite, given.device, given.longest)
+        functions |= {name: function for name, function in found.items() if re.search(given.only, name)}
     return functions, texts
 
 
@@ -179,16 +222,27 @@ def names_gradients(node: ast.AST) -> bool:
     return any(re.match(r"d(q|k|v|kv|qkv)(_|\d|$)", name) for name in names)
 
 
-def is_about_gradients(text: str, line: int) -> bool:
-    """Whether the statement at that line of a suite names a gradient."""
-    return any(names_gradients(node) for node in ast.walk(ast.parse(text))
-               if isinstance(node, ast.stmt) and not hasattr(node, "body") and node.lineno <= line <= node.end_lineno)
+def definition_of(function, texts: dict) -> ast.FunctionDef:
+    nodes = ast.parse(texts[function.__code__.co_filename]).body
+    (found,) = (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function.__name__)
+    return found
 
 
-def asserts_more_than_gradients(text: str, function: str) -> bool:
-    (definition,) = (node for node in ast.parse(text).body
-                     if isinstance(node, ast.FunctionDef) and node.name == function)
-    return any(isinstance(node, ast.Assert) and not names_gradients(node) for node in ast.walk(definition))
+def statement_at(text: str, line: int) -> ast.stmt:
+    """The innermost statement at that line of a suite."""
+    return [node for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno][-1]
+
+
+def cause_of(error: Exception, line: int, statement: ast.stmt | None, frame) -> tuple[str, str]:
+    """What failed, in one line that is the same for all cases that fail so, and the numbers of this one."""
+    words = "".join(traceback.format_exception_only(error)).strip()
+    if not (isinstance(error, AssertionError) and isinstance(statement, ast.Assert)):
+        return f"line {line}: " + re.sub(r"\d+(\.\d+)?", "N", words.splitlines()[0])[:300], words[:2000]
+    words = ast.unparse(statement)
+    sides = (statement.test.left, *statement.test.comparators) if isinstance(statement.test, ast.Compare) else ()
+    numbers = [str(eval(ast.unparse(side), frame.f_globals, frame.f_locals)) for side in sides]
+    return f"line {line}: {words}"[:300], "; ".join((words, *numbers))[:2000]
 
 
 def outcome_of(function, arguments: dict, texts: dict) -> dict:
@@ -203,13 +257,15 @@ def outcome_of(function, arguments: dict, texts: dict) -> dict:
     except Exception as error:  # noqa: BLE001 (whatever a case raises is its result)
         if isinstance(error, AttributeError) and "'_OpNamespace' 'flash_attn_3'" in str(error):
             return {"result": "refused", "reason": "their own torch operators", "text": str(error)}
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in texts]
-        at = frames[-1] if frames else None
-        if not ("backward" in LeftOut.names and at and is_about_gradients(texts[at.filename], at.lineno)):
-            words = "".join(traceback.format_exception_only(error)).strip()[-2000:]
-            return {"result": "failed", "text": f"line {at.lineno if at else '?'}: {words}"}
-    text = texts[function.__code__.co_filename]
-    if "backward" in LeftOut.names and not asserts_more_than_gradients(text, function.__name__):
+        places = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)
+                  if frame.f_code.co_filename in texts]
+        frame, line = places[-1] if places else (None, 0)
+        statement = statement_at(texts[frame.f_code.co_filename], line) if frame else None
+        if not ("backward" in LeftOut.names and frame and names_gradients(statement)):
+            cause, text = cause_of(error, line, statement, frame)
+            return {"result": "failed", "cause": cause, "text": text}
+    if "backward" in LeftOut.names and not any(isinstance(node, ast.Assert) and not names_gradients(node)
+                                               for node in ast.walk(definition_of(function, texts))):
         return {"result": "refused", "reason": "no gradient", "text": "it tests gradients alone"}
     return {"result": "passed"} | ({"left_out": sorted(LeftOut.names)} if LeftOut.names else {})
 
@@ -217,9 +273,10 @@ def outcome_of(function, arguments: dict, texts: dict) -> dict:
 def work(given) -> None:
     """Reads cases as lines, NAME NUMBER, and answers each with a line of JSON."""
     install(given.repository, given.device)
-    functions, texts = load_all(given.repository, given.suite, given.device, given.only)
+    functions, texts = load_all(given)
     answers, sys.stdout = sys.stdout, open("/dev/null", "w", encoding="utf-8")  # the suites print a lot
     import torch
+    torch.set_num_threads(1)  # there are other workers
     for line in sys.stdin:
         name, number = line.split()
         arguments = arguments_of(functions[name], int(number))
@@ -243,7 +300,7 @@ class Worker:
     def __init__(self, command: list[str], log):
         self.command, self.log, self.process = command, log, None
 
-    def answer(self, case: tuple[str, int]) -> dict:
+    def answer(self, case: tuple[str, int, int]) -> dict:
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=self.log, text=True)
@@ -263,7 +320,8 @@ class Worker:
             if "CUDA error" in found.get("text", ""):
                 self.process.wait()
             return found
-        return {"case": name, "result": "failed", "text": f"its process ended with status {self.process.wait()}"}
+        ending = f"its process ended with status {self.process.wait()}"
+        return {"case": name, "result": "failed", "cause": ending, "text": ending}
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -271,18 +329,45 @@ class Worker:
             self.process.wait()
 
 
-def run(cases: list, num_workers: int, command: list[str], log) -> list[dict]:
-    results, waiting, lock = [], collections.deque(cases), threading.Lock()
+class Memory:
+    """What the cases that run now may take together."""
+
+    def __init__(self, size: int):
+        self.size, self.left, self.changed = size, size, threading.Condition()
+
+    def take_first_that_fits(self, waiting: list) -> tuple | None:
+        """The first case, of (name, number, bytes), for which there is room now; waits if there is none yet."""
+        with self.changed:
+            while waiting:
+                for position, case in enumerate(waiting):
+                    if case[2] <= self.left or self.left == self.size:  # the largest may be too large: it runs alone
+                        self.left -= case[2]
+                        return waiting.pop(position)
+                self.changed.wait()
+            return None
+
+    def give_back(self, case: tuple) -> None:
+        with self.changed:
+            self.left += case[2]
+            self.changed.notify_all()
+
+
+def free_memory(device: str) -> int:
+    if device == "cuda":
+        import torch
+        return torch.cuda.mem_get_info()[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def run(cases: list, num_workers: int, memory: int, command: list[str], log) -> list[dict]:
+    results, waiting, room, lock = [], list(cases), Memory(memory), threading.Lock()
     begin = time.monotonic()
 
     def serve():
         worker = Worker(command, log)
-        while True:
-            with lock:
-                if not waiting:
-                    break
-                case = waiting.popleft()
+        while case := room.take_first_that_fits(waiting):
             found = {"drawn": case, **worker.answer(case)}
+            room.give_back(case)
             with lock:
                 results.append(found)
                 if len(results) % 200 == 0:
@@ -303,16 +388,23 @@ def lacked_memory(result: dict) -> bool:
     return result["result"] == "failed" and bool(re.search("out of memory|t allocate memory", result["text"]))
 
 
+def function_of(result: dict) -> str:
+    return re.split(r"[\[ ]", result["case"])[0]
+
+
 def summary_of(results: list[dict]) -> dict:
     counts = collections.Counter(result["result"] for result in results)
     left_out = collections.Counter(name for result in results for name in result.get("left_out", ()))
     by_function: dict = {}
     for result in results:
-        row = by_function.setdefault(re.split(r"[\[ ]", result["case"])[0], collections.Counter())
+        row = by_function.setdefault(function_of(result), collections.Counter())
         row[result["result"]] += 1
+    causes = collections.Counter(f"{function_of(result)} {result['cause']}" for result in results
+                                 if result["result"] == "failed")
     return {"drawn": len(results), **{name: counts[name] for name in ("passed", "refused", "skipped", "failed")},
             "passed_without": dict(left_out),
             "refused_for": dict(collections.Counter(r["reason"] for r in results if r["result"] == "refused")),
+            "failed_for": dict(causes.most_common()),
             "functions": {name: dict(row) for name, row in sorted(by_function.items())}}
 
 
@@ -333,11 +425,15 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="test functions, as SUITE::NAME")
     parser.add_argument("--jobs", type=int, default=6, help="processes that share the GPU (default 6)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
-                        help="cpu: for work on this program; slow, and without triton's rotary embedding")
+                        help="cpu: the same cases where there is no GPU (default cuda)")
+    parser.add_argument("--longest", type=int, metavar="N",
+                        help="draw no case with longer sequences (default: any; 256 with --device cpu)")
     parser.add_argument("--out", type=Path, help="write everything here, as JSON")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.suite = given.suite or list(SUITES)
+    if given.longest is None and given.device == "cpu":
+        given.longest = 256
     for suite in given.suite:
         if not (given.repository / SUITES[suite]).exists():
             parser.error(f"{given.repository} has no {SUITES[suite]}")
@@ -346,19 +442,25 @@ def main() -> int:
         return 0
 
     install(given.repository, given.device)
-    functions, _ = load_all(given.repository, given.suite, given.device, given.only)
+    functions, texts = load_all(given)
     if not functions:
         parser.error(f"no test function matches {given.only}")
-    cases = drawn(functions, given.cases, given.seed)
+    definitions = {name: ast.unparse(definition_of(function, texts)) for name, function in functions.items()}
+    cases = [(name, number, memory_of(arguments_of(functions[name], number), definitions[name]))
+             for name, number in drawn(functions, given.cases, given.seed)]
     print(f"{len(cases)} cases of {sum(map(num_cases, functions.values()))}, of {len(functions)} test functions")
     command = [sys.executable, __file__, str(given.repository), "--work", "--device", given.device, "--only",
                given.only, *itertools.chain(*(("--suite", suite) for suite in given.suite))]
+    if given.longest is not None:
+        command += ["--longest", str(given.longest)]
     with tempfile.TemporaryFile("w+") as log:
-        results = run(cases, given.jobs, command, log)
+        memory = free_memory(given.device)
+        results = run(cases, given.jobs, memory, command, log)
         write(given, results)  # the rest may take long
         if again := [result["drawn"] for result in results if lacked_memory(result)]:
             print(f"{len(again)} cases again, one at a time, that found too little memory")
-            results = [result for result in results if not lacked_memory(result)] + run(again, 1, command, log)
+            results = [result for result in results if not lacked_memory(result)]
+            results += run(again, 1, memory, command, log)
         log.seek(0)
         last_words = log.read()[-3000:]
     summary = write(given, results)
