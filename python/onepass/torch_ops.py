@@ -95,6 +95,11 @@ def _gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k
     _core.backward(options, (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias, sinks, out,
                              softmax_lse, dout, dlse, dq, dk, dv, dbias if wants_dbias else None,
                              dsinks if wants_dsinks else None))
+    longest_k = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
+    if longest_k is not None and longest_k <= 1 and sinks is None and dlse is None:
+        # An only key has all of the softmax, whatever its score; dP - delta would be 0 up to rounding.
+        for gradient in (dq, dk, dbias):
+            gradient.zero_()
     return gradients
 
 

@@ -1,5 +1,7 @@
 """The operator under torch's own machinery, and scaled_dot_product_attention beside torch's."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -102,6 +104,26 @@ def test_packed_gradients_are_those_of_each_sequence():
     for ours, theirs in zip(torch.autograd.grad(packed.square().sum(), (q, k, v)),
                             torch.autograd.grad(alone.square().sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_score_of_an_only_key_has_no_gradient(packed):
+    q, k, v = (torch.randn(3, n, 4, 64, requires_grad=True) for n in (2, 1, 1))
+    bias, sinks = torch.randn(1, 4, 2, 1, requires_grad=True), torch.randn(4, requires_grad=True)
+    if packed:
+        cu_q, cu_k = torch.tensor([0, 2, 4, 6], dtype=torch.int32), torch.tensor([0, 1, 2, 3], dtype=torch.int32)
+        call = functools.partial(onepass.torch_ops.forward, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k,
+                                 max_seqlen_q=2, max_seqlen_k=1)
+    else:
+        call = functools.partial(onepass.torch_ops.forward, q, k, v)
+    dout = torch.randn(3, 2, 4, 64)
+    dq, dk, dv, dbias = torch.autograd.grad(call(bias=bias), (q, k, v, bias), dout.view(call().shape))
+    assert not dq.any() and not dk.any() and not dbias.any()
+    torch.testing.assert_close(dv, dout.sum(1, keepdim=True))
+    (dq,) = torch.autograd.grad(call(sinks=sinks).sum(), q)
+    assert dq.all()  # a sink takes a share of it
+    (dq,) = torch.autograd.grad(call(return_lse=True)[1].sum(), q)
+    torch.testing.assert_close(dq, k.expand_as(q) / 8)
 
 
 def test_what_has_no_gradient_says_so():
