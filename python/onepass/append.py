@@ -51,13 +51,20 @@ def append_new(function, q, k_cache, v_cache, k, v, *, cache_seqlens, block_tabl
     batch = k.shape[0] if cu_seqlens_new is None else cu_seqlens_new.shape[0] - 1
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k.device)
+    written = (k, v, k_cache, v_cache)
+    if k.element_size() == 1 and len({x.dtype for x in written}) == 1:
+        if rotary_cos is not None or any(x.shape[-1] % 2 for x in written):
+            given = "rotary_cos is given" if rotary_cos is not None else "head_dim is odd"
+            refuse(function, f"{given} with k of 8 bits, and is not supported yet", "keys of 8 bits of an even head_dim, "
+                   "turned already", "turn k before it is converted, and leave the tables out")
+        written = tuple(x.view(torch.float16) for x in written)  # rows that do not turn are copied bit for bit
     lengths = torch.empty_like(cache_seqlens)
     turned = torch.empty_like(q) if rotary_cos is not None else None
     call = _run
     if (is_dynamo_compiling() or _is_tracing() or _len_torch_dispatch_stack()
-            or _core.are_more_than_values((q, k, v, k_cache, v_cache))):
+            or _core.are_more_than_values((q, *written))):
         call = torch.ops.onepass.append_kv
-    call(k, v, k_cache, v_cache, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, rotary_cos, rotary_sin,
+    call(*written, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, rotary_cos, rotary_sin,
          rotary_positions, q if turned is not None else None, cu_seqlens_q if turned is not None else None, lengths,
          turned, rotary_interleaved, not each_row_its_position)
     return q if turned is None else turned, lengths

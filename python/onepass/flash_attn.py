@@ -5,18 +5,19 @@
 
 What differs: tensors may be on the CPU, and float32; any head dimension up to 1024 and any page size; strides are free
 on the CPU. `deterministic` has no effect, results are always the same bits. Not supported yet, each refused by name:
-dropout, and in flash_attn_with_kvcache cache_leftpad and gradients through new keys. backward() gives gradients of dense
-and packed tensors, the same bits in every run. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
+dropout, and gradients through new keys of flash_attn_with_kvcache. backward() gives gradients of dense and packed
+tensors, the same bits in every run. With ALiBi the log-sum-exp is of scores with -slope * |i + sk - sq - j|.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension.
 """
 
+import math
 import sys
 
 from onepass.append import append_new
-from onepass.kv_cache import cache_rows
-from onepass.refuse import refuse_dropout, refuse_given
+from onepass.kv_cache import cache_keys, table_rows
+from onepass.refuse import refuse_dropout
 from onepass.torch_ops import forward
 
 __version__ = "2.8.3"  #: of the interface, for those who ask
@@ -42,20 +43,27 @@ def _documented(function):
     return function
 
 
-def _lse(lse):
-    """flash-attn has +inf for rows without keys."""
-    return lse.masked_fill(lse == float("-inf"), float("inf"))
+def _every_row_has_keys(seqlen_q, seqlen_k, causal, window_size) -> bool:
+    """Whether the first row, which sees the fewest keys where the right side is limited, sees one."""
+    right = 0 if causal else window_size[1]
+    return seqlen_k > 0 and (right < 0 or seqlen_k + right >= seqlen_q)
+
+
+def _lse(lse, every_row_has_keys: bool):
+    """flash-attn has +inf for rows without keys; a pass over lse where there may be some."""
+    return lse if every_row_has_keys else lse.nan_to_num(nan=math.nan, posinf=math.inf, neginf=math.inf)
 
 
 def _attend(function, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-            cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, block_table=None, max_seqlen_q=None,
-            max_seqlen_k=None):
+            **packed):
     refuse_dropout(function, dropout_p)
-    found = forward(q, k, v, cu_seqlens_q, cu_seqlens_k, None, seqused_k, block_table, alibi_slopes,
-                    max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, causal="bottom-right" if causal else "none",
+    found = forward(q, k, v, alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
                     window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
-                    softcap=softcap, return_lse=return_attn_probs)
-    return (found[0], _lse(found[1]), q.new_empty(0)) if return_attn_probs else found
+                    softcap=softcap, return_lse=return_attn_probs, **packed)
+    if not return_attn_probs:
+        return found
+    every_row_has_keys = not packed and _every_row_has_keys(q.shape[1], k.shape[1], causal, window_size)
+    return found[0], _lse(found[1], every_row_has_keys), q.new_empty(0)
 
 
 @_documented
@@ -164,9 +172,11 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         k, v: (b, s_new, g, d), written into the cache behind the keys that it holds; then part of the attention.
         rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at cache_seqlens and after;
             those of q all at cache_seqlens without causal and window_size.
-        cache_leftpad: None only.
         cache_seqlens: int, or int32 (b,): keys of each sequence before k; default: the whole cache, without k.
-        cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
+        cache_batch_idx: int32 (b,): which row of the cache (or of block_table) each sequence has; read where it is,
+            without a copy.
+        cache_leftpad: int32 (b,): rows at the start of each sequence that are no keys; cache_seqlens counts them, and so
+            do positions of rotary_cos. With cache_batch_idx or block_table a GPU reads pages of one key: slower.
         block_table: int32 (b, max_pages): the pages of each sequence.
         softmax_scale, causal, window_size, softcap, alibi_slopes: as in flash_attn_func.
         rotary_interleaved: pairs are neighbours; else half of rotary_dim apart.
@@ -177,17 +187,20 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         NotImplementedError: an argument that is not supported; in backward(): pages.
     """
     name = "flash_attn_with_kvcache"
-    refuse_given(name, cache_leftpad=cache_leftpad)
+    block_table, cache_batch_idx = table_rows(block_table, cache_batch_idx)
     q, cache_seqlens = append_new(
         name, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=block_table,
         cache_batch_idx=cache_batch_idx, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, each_row_its_position=causal or tuple(window_size) != (-1, -1))
-    seqused_k, block_table = cache_rows(name, k_cache, q.shape[0], cache_seqlens, cache_batch_idx, block_table)
-    found = forward(q, k_cache, v_cache, seqused_k=seqused_k, block_table=block_table,
-                    alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
+    keys = cache_keys(name, k_cache, v_cache, q.shape[0], cache_seqlens, cache_batch_idx, block_table, cache_leftpad)
+    found = forward(q, **keys, alibi_slopes=alibi_slopes, causal="bottom-right" if causal else "none",
                     window_left=window_size[0], window_right=window_size[1], softmax_scale=softmax_scale,
                     softcap=softcap, num_splits=num_splits, return_lse=return_softmax_lse)
-    return (found[0], _lse(found[1])) if return_softmax_lse else found
+    if not return_softmax_lse:
+        return found
+    whole_cache = keys.keys() == {"k", "v"}
+    every_row_has_keys = whole_cache and _every_row_has_keys(q.shape[1], k_cache.shape[1], causal, window_size)
+    return found[0], _lse(found[1], every_row_has_keys)
 
 
 def install_as_flash_attn() -> None:

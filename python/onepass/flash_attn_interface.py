@@ -3,9 +3,9 @@
     from onepass.flash_attn_interface import flash_attn_func    # in place of: from flash_attn_interface import ...
 
 The log-sum-exp is -inf for rows without keys. `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` have no
-effect. Not supported yet, each refused by name: qv, q_descale (float8 queries), attention_chunk, and in
-flash_attn_with_kvcache cache_leftpad and gradients through new keys. backward() gives gradients of dense and packed
-tensors, the same bits in every run.
+effect. Not supported yet, each refused by name: qv, attention_chunk, and in flash_attn_with_kvcache rotary embedding of
+8-bit keys and gradients through new keys. backward() gives gradients of dense and packed tensors, the same bits in every
+run.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension of q and k, dv of v.
@@ -13,9 +13,11 @@ multiple of g), d head dimension of q and k, dv of v.
 
 import math
 
+import torch
+
 from onepass.append import append_new
 from onepass.calls import merge
-from onepass.kv_cache import cache_rows
+from onepass.kv_cache import cache_keys, table_rows
 from onepass.refuse import refuse, refuse_given
 from onepass.torch_ops import forward
 
@@ -24,9 +26,9 @@ _COMMON = """
         causal: the last query sees the last key: row i sees the keys j <= i + sk - sq.
         window_size: (left, right): row i sees i + sk - sq - left <= j <= i + sk - sq + right; -1 is no limit.
         softcap: score = softcap * tanh(score / softcap) when positive.
-        k_descale, v_descale: float32 (b, g), for float8_e4m3fn k and v.
+        q_descale, k_descale, v_descale: float32 (b, g), what 8-bit q, k and v are multiplied by.
         num_splits: parts that the keys are split into; 0 lets the planner choose.
-        qv, q_descale, attention_chunk: None, None and 0 only.
+        qv, attention_chunk: None and 0 only.
 
     Returns:
         out, or (out, softmax_lse) with return_attn_probs.
@@ -42,14 +44,26 @@ def _documented(function):
     return function
 
 
-def _attend(function, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
-            return_lse, **tensors):
+def _wide_queries(function, q, q_descale, k_descale):
+    """q in a dtype of the library's queries, and k_descale with the factors of q: those of a product."""
+    if q.element_size() > 1:
+        if q_descale is not None:
+            refuse(function, f"q_descale is given, and q is {q.dtype}", "q_descale with 8-bit q", "leave q_descale out")
+        return q, k_descale
+    if q_descale is not None:
+        k_descale = q_descale if k_descale is None else q_descale * k_descale
+    return q.to(torch.bfloat16), k_descale
+
+
+def _attend(function, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits, return_lse,
+            q_descale=None, k_descale=None, **tensors):
+    q, k_descale = _wide_queries(function, q, q_descale, k_descale)
     if attention_chunk != 0:
         refuse(function, f"attention_chunk is {attention_chunk}, and is not supported yet", "0",
                "pass the chunk as window_size where that is the same")
     return forward(q, k, v, causal="bottom-right" if causal else "none", window_left=window_size[0],
                    window_right=window_size[1], softmax_scale=softmax_scale, softcap=softcap, num_splits=num_splits,
-                   return_lse=return_lse, **tensors)
+                   return_lse=return_lse, k_descale=k_descale, **tensors)
 
 
 @_documented
@@ -59,12 +73,13 @@ def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descal
     """Attention of q (b, sq, h, d) over k (b, sk, g, d) and v (b, sk, g, dv): out (b, sq, h, dv), lse (b, h, sq).
 
     Args:
-        q, k, v: float16, bfloat16 or float32; k and v also float8_e4m3fn.
+        q, k, v: float16, bfloat16 or float32; k and v also float8_e4m3fn. An 8-bit q is computed with, and out given,
+            in bfloat16.
     """
     name = "flash_attn_func"
-    refuse_given(name, qv=qv, q_descale=q_descale)
+    refuse_given(name, qv=qv)
     return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
-                   return_attn_probs, k_descale=k_descale, v_descale=v_descale)
+                   return_attn_probs, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
 
 
 @_documented
@@ -77,14 +92,13 @@ def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=N
         qkv: (b, s, 3, h, d), or (b, s, h + 2 g, d) with num_heads_q = h.
     """
     name = "flash_attn_qkvpacked_func"
-    refuse_given(name, q_descale=q_descale)
     if num_heads_q is None:
         q, k, v = qkv.unbind(-3)
     else:
         num_heads_k = (qkv.shape[2] - num_heads_q) // 2
         q, k, v = qkv.split([num_heads_q, num_heads_k, num_heads_k], dim=-2)
     return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, 1, return_attn_probs,
-                   k_descale=k_descale, v_descale=v_descale)
+                   q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
 
 
 @_documented
@@ -101,11 +115,11 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         seqused_q, seqused_k: int32 (b,): rows of each sequence in use, from its start.
     """
     name = "flash_attn_varlen_func"
-    refuse_given(name, qv=qv, q_descale=q_descale)
+    refuse_given(name, qv=qv)
     return _attend(name, q, k, v, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
                    return_attn_probs, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
-                   seqused_k=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, k_descale=k_descale,
-                   v_descale=v_descale)
+                   seqused_k=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, q_descale=q_descale,
+                   k_descale=k_descale, v_descale=v_descale)
 
 
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None,
@@ -121,13 +135,16 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
         q: (b, sq, h, d), or packed (tq, h, d) with cu_seqlens_q and max_seqlen_q.
         k_cache, v_cache: (b_cache, s_cache, g, d); with page_table pages (num_pages, page_size, g, d).
         cache_seqlens: int, or int32 (b,): keys of each sequence before k; default: the whole cache, without k.
-        cache_batch_idx: int32 (b,): which row of the cache each sequence has; read where it is, without a copy.
+        cache_batch_idx: int32 (b,): which row of the cache (or of page_table) each sequence has; read where it is,
+            without a copy.
+        cache_leftpad: int32 (b,): rows at the start of each sequence that are no keys; cache_seqlens counts them, and so
+            do positions of rotary_cos. With cache_batch_idx or page_table a GPU reads pages of one key: slower.
         page_table: int32 (b, max_pages): the pages of each sequence.
         k, v: (b, s_new, g, d), or packed (t_new, g, d) with cu_seqlens_k_new: written into the cache behind the keys
-            that it holds, then part of the attention.
+            that it holds, then part of the attention. In 8 bits only with a cache of the same, and without rotary_cos.
         rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at rotary_seqlens (default:
             cache_seqlens) and after; those of q all at that one without causal and window_size.
-        qv, cache_leftpad, q_descale: None only.
+        qv: None only.
 
     Returns:
         out (b, sq, h, dv) or (tq, h, dv); with return_softmax_lse (out, lse, None, None), lse (b, h, sq) or (h, tq):
@@ -136,17 +153,21 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
     Other arguments and errors are those of flash_attn_func.
     """
     name = "flash_attn_with_kvcache"
-    refuse_given(name, qv=qv, cache_leftpad=cache_leftpad, q_descale=q_descale)
+    refuse_given(name, qv=qv)
+    q, k_descale = _wide_queries(name, q, q_descale, k_descale)
+    page_table, cache_batch_idx = table_rows(page_table, cache_batch_idx)
     q, cache_seqlens = append_new(
         name, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=page_table,
         cache_batch_idx=cache_batch_idx, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, each_row_its_position=causal or tuple(window_size) != (-1, -1),
-        cu_seqlens_q=cu_seqlens_q, cu_seqlens_new=cu_seqlens_k_new, rotary_positions=rotary_seqlens)
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_new=cu_seqlens_k_new,
+        rotary_positions=rotary_seqlens if rotary_cos is not None else None)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    lengths, table = cache_rows(name, k_cache, batch, cache_seqlens, cache_batch_idx, page_table)
-    found = _attend(name, q, k_cache, v_cache, softmax_scale, causal, window_size, attention_chunk, softcap, num_splits,
-                    return_softmax_lse, seqused_k=lengths, block_table=table, cu_seqlens_q=cu_seqlens_q,
-                    max_seqlen_q=max_seqlen_q, k_descale=k_descale, v_descale=v_descale)
+    keys = cache_keys(name, k_cache, v_cache, batch, cache_seqlens, cache_batch_idx, page_table, cache_leftpad)
+    found = _attend(name, q, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
+                    attention_chunk=attention_chunk, softcap=softcap, num_splits=num_splits,
+                    return_lse=return_softmax_lse, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+                    k_descale=k_descale, v_descale=v_descale, **keys)
     return (*found, None, None) if return_softmax_lse else found
 
 

@@ -106,6 +106,44 @@ def test_eight_bit_keys_have_a_factor_for_each_sequence_and_head():
     torch.testing.assert_close(out.float(), flash_attn.flash_attn_func(q.float(), *wide), atol=2e-2, rtol=2e-2)
 
 
+def test_eight_bit_queries_are_those_numbers_and_their_factors_join_those_of_the_keys():
+    q, k, v = (random(2, n, heads, 16).to(torch.float8_e4m3fn) for n, heads in ((3, 4), (9, 2), (9, 2)))
+    factors = [torch.rand(2, 2) + 0.5 for _ in range(3)]
+    descale = dict(zip(("q_descale", "k_descale", "v_descale"), factors))
+    out = flash_attn_interface.flash_attn_func(q, k, v, causal=True, **descale)
+    wide = [x.float() * factor.repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]
+            for x, factor in zip((q, k, v), factors)]
+    expected = flash_attn.flash_attn_func(*wide, causal=True)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+    lengths = torch.full((2,), 9, dtype=torch.int32)
+    cached = flash_attn_interface.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, causal=True, **descale)
+    torch.testing.assert_close(cached.float(), expected, atol=2e-2, rtol=2e-2)
+    of_queries_alone = flash_attn_interface.flash_attn_func(q, k, v, q_descale=factors[0])
+    assert torch.equal(of_queries_alone, flash_attn_interface.flash_attn_func(q, k, v, k_descale=factors[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_new_keys_of_eight_bits_are_written_bit_for_bit(dtype):
+    every_byte = torch.arange(256, dtype=torch.uint8)
+    k, v = every_byte.reshape(2, 2, 2, 32).view(dtype), every_byte.flip(0).reshape(2, 2, 2, 32).view(dtype)
+    k_cache, v_cache = (torch.full((2, 7, 2, 32), 1, dtype=torch.uint8).view(dtype) for _ in range(2))
+    flash_attn_interface.flash_attn_with_kvcache(random(2, 1, 2, 32), k_cache, v_cache, k, v,
+                                                 cache_seqlens=torch.tensor([5, 0], dtype=torch.int32))
+    for cache, new in ((k_cache, k), (v_cache, v)):
+        expected = torch.full((2, 7, 2, 32), 1, dtype=torch.uint8)
+        expected[0, 5:], expected[1, :2] = new.view(torch.uint8)
+        assert torch.equal(cache.view(torch.uint8), expected)
+
+
+def test_positions_without_rotary_tables_have_no_effect():
+    q, k, v, held = random(1, 1, 2, 8), random(1, 1, 2, 8), random(1, 1, 2, 8), torch.tensor([2], dtype=torch.int32)
+    caches = random(2, 1, 4, 2, 8)
+    results = [flash_attn_interface.flash_attn_with_kvcache(q, *caches.clone(), k, v, cache_seqlens=held,
+                                                            rotary_seqlens=seqlens) for seqlens in (None, held // 2)]
+    assert torch.equal(*results)
+
+
 @pytest.mark.parametrize("num_splits", [1, 5])
 def test_combining_parts_is_attention_over_all_keys(num_splits):
     q, k, v = (random(2, 7, 3, 16).float() for _ in range(3))
@@ -133,14 +171,19 @@ def test_parts_without_keys_combine_to_zeros(num_splits):
 
 
 X = torch.ones(1, 2, 2, 8)
+E = X.to(torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize("call, words", [
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, qv=X), "flash_attn_func: qv is given"),
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, attention_chunk=4), "attention_chunk is 4"),
-    (lambda: flash_attn_interface.flash_attn_func(X, X, X, q_descale=X), "q_descale is given"),
+    (lambda: flash_attn_interface.flash_attn_func(X, X, X, q_descale=X), "q_descale is given, and q is torch.float32"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, E, E, E, E, cache_seqlens=0, rotary_cos=X, rotary_sin=X),
+     "rotary_cos is given with k of 8 bits"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X[..., :7], *4 * [E[..., :7]], cache_seqlens=0),
+     "head_dim is odd with k of 8 bits"),
     (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given without cache_seqlens"),
-    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, cache_leftpad=X), "cache_leftpad is given"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, qv=X), "flash_attn_with_kvcache: qv is given"),
 ])
 def test_what_is_not_supported_is_refused_by_name(call, words):
     with pytest.raises(NotImplementedError) as raised:

@@ -1,6 +1,7 @@
 """onepass.flash_attn: flash-attn's interface, word by word, with the formula's numbers."""
 
 import inspect
+import itertools
 import sys
 import types
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 from arrays import to_numpy
 from reference import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
-from onepass import flash_attn
+from onepass import flash_attn, flash_attn_interface
 
 COMMON = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
           "deterministic=False, return_attn_probs=False")
@@ -68,6 +70,33 @@ def test_rows_without_keys_have_plus_infinity():
     out, lse, _ = flash_attn.flash_attn_func(q, k, k, causal=True, return_attn_probs=True)
     assert torch.isposinf(lse[0, :, :2]).all() and torch.isfinite(lse[0, :, 2:]).all()
     assert (out[0, :2] == 0).all()
+
+
+class Operators(TorchDispatchMode):
+    """The names of torch's operators that run inside."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*arguments, **(options or {}))
+
+    def __enter__(self):
+        self.names = []
+        return super().__enter__()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window_size", [(-1, -1), (0, 0), (1, -1), (-1, 0), (1, 2)])
+def test_nothing_looks_for_rows_without_keys_where_there_are_none(causal, window_size):
+    for seqlen_q, seqlen_k in itertools.product(range(1, 6), range(6)):
+        q, k = random(1, seqlen_q, 2, 8), random(1, seqlen_k, 2, 8)
+        expected = to_numpy(onepass.attention(q, k, k, causal=causal, window=window_size, return_lse=True)[1])
+        lacking = np.isneginf(expected)
+        for call in (flash_attn.flash_attn_func, flash_attn.flash_attn_with_kvcache):
+            asks = {"return_attn_probs" if call is flash_attn.flash_attn_func else "return_softmax_lse": True}
+            with Operators() as operators:
+                _, lse, *_ = call(q, k, k, causal=causal, window_size=window_size, **asks)
+            np.testing.assert_array_equal(to_numpy(lse), np.where(lacking, np.inf, expected))
+            assert ("nan_to_num" in operators.names) == lacking.any()
 
 
 def test_varlen_in_all_its_forms():
@@ -171,6 +200,101 @@ def test_kvcache_appends_without_rotary_tables_and_under_compile():
     assert torch.equal(compiled, eager) and all(map(torch.equal, caches, eager_caches))
 
 
+# --- cache_leftpad: rows at the start of a sequence that are no keys
+
+FORMS = {"2.8": flash_attn, "3": flash_attn_interface}
+PLACES = ["contiguous", "slice", "heads-first", "rows of a cache", "pages"]
+PADS, HELD = (3, 0, 4), (9, 5, 4)  # the last sequence has no keys of its own
+
+
+def cache_in(place):
+    """k_cache, v_cache for three sequences of up to 12 keys, where each one's rows are, and the arguments for that."""
+    if place == "slice":
+        k_cache, v_cache = random(2, 3, 17, 2, 16)[:, :, :12]
+    elif place == "heads-first":
+        k_cache, v_cache = random(2, 3, 2, 12, 16).transpose(2, 3)
+    elif place == "pages":
+        k_cache, v_cache = random(2, 10, 4, 2, 16)
+        table = torch.tensor([[3, 1, 9], [0, 2, 5], [7, 4, 6]], dtype=torch.int32)
+        return k_cache, v_cache, lambda cache, b: cache[table[b]].flatten(0, 1), dict(block_table=table)
+    else:
+        k_cache, v_cache = random(2, 5 if place == "rows of a cache" else 3, 12, 2, 16)
+    if place != "rows of a cache":
+        return k_cache, v_cache, lambda cache, b: cache[b], {}
+    index = torch.tensor([4, 0, 3], dtype=torch.int32)
+    return k_cache, v_cache, lambda cache, b: cache[index[b]], dict(cache_batch_idx=index)
+
+
+@pytest.mark.parametrize("mask", [{}, dict(causal=True), dict(window_size=(4, 1)), dict(softcap=2.0)])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("form", FORMS)
+def test_leftpad_hides_the_first_rows_of_each_sequence(form, place, mask):
+    q = random(3, 2, 4, 16)
+    k_cache, v_cache, rows_of, where = cache_in(place)
+    if form == "2.8":
+        mask = dict(mask, alibi_slopes=torch.rand(3, 4))
+    where = {"page_table" if form == "3" and name == "block_table" else name: x for name, x in where.items()}
+    pads, held = (torch.tensor(x, dtype=torch.int32) for x in (PADS, HELD))
+    out, lse, *_ = FORMS[form].flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=held, cache_leftpad=pads,
+                                                       return_softmax_lse=True, **where, **mask)
+    problem = {{"window_size": "window"}.get(name, name): value for name, value in mask.items()}
+    for b, (pad, end) in enumerate(zip(PADS, HELD)):
+        if form == "2.8":
+            problem["alibi_slopes"] = mask["alibi_slopes"][b]
+        check(out[b], lse[b], q[b], rows_of(k_cache, b)[pad:end], rows_of(v_cache, b)[pad:end], **problem)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("form", FORMS)
+def test_leftpad_counts_as_rows_of_the_cache_for_new_keys_and_their_positions(form, place, causal):
+    q, k, v = random(3, 2, 4, 16), random(3, 2, 2, 16), random(3, 2, 2, 16)
+    k_cache, v_cache, rows_of, where = cache_in(place)
+    where = {"page_table" if form == "3" and name == "block_table" else name: x for name, x in where.items()}
+    before = [(rows_of(k_cache, b).clone(), rows_of(v_cache, b).clone()) for b in range(3)]
+    angles = torch.arange(12)[:, None] / 10.0 ** torch.arange(8)
+    pads, held = (torch.tensor(x, dtype=torch.int32) for x in (PADS, HELD))
+    out = FORMS[form].flash_attn_with_kvcache(q, k_cache, v_cache, k, v, rotary_cos=angles.cos(),
+                                              rotary_sin=angles.sin(), cache_seqlens=held, cache_leftpad=pads,
+                                              causal=causal, **where)
+    for b, (pad, n) in enumerate(zip(PADS, HELD)):
+        keys, values = before[b]
+        keys[n : n + 2] = turned(k[b], angles.cos(), angles.sin(), torch.arange(n, n + 2), True)
+        values[n : n + 2] = v[b]
+        torch.testing.assert_close(rows_of(k_cache, b), keys, rtol=1e-2, atol=1e-2)
+        positions = torch.arange(n, n + 2) if causal else torch.tensor([n, n])
+        queries = turned(q[b], angles.cos(), angles.sin(), positions, True)
+        expected = flash_attn.flash_attn_func(queries[None], keys[None, pad : n + 2], values[None, pad : n + 2],
+                                              causal=causal)
+        torch.testing.assert_close(out[b], expected[0], rtol=2e-2, atol=2e-2)
+
+
+def test_leftpad_of_a_whole_cache_and_its_gradients():
+    q, k, v = (random(2, 6, 2, 8).float().requires_grad_() for _ in range(3))
+    pads = torch.tensor([2, 0], dtype=torch.int32)
+    out = flash_attn.flash_attn_with_kvcache(q, k, v, cache_leftpad=pads)
+    gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
+    expected = torch.stack([flash_attn.flash_attn_func(q[b : b + 1], k[b : b + 1, pad:], v[b : b + 1, pad:])[0]
+                            for b, pad in enumerate((2, 0))])
+    torch.testing.assert_close(out, expected)
+    for gradient, other in zip(gradients, torch.autograd.grad(expected.square().sum(), (q, k, v))):
+        torch.testing.assert_close(gradient, other)
+    assert not gradients[1][0, :2].any() and not gradients[2][0, :2].any()
+
+
+def test_rows_of_a_page_table_are_chosen_as_rows_of_a_cache():
+    q, k, v = random(2, 1, 4, 16), random(2, 1, 2, 16), random(2, 1, 2, 16)
+    caches = [random(6, 4, 2, 16) for _ in range(2)]
+    table, index, held = (torch.tensor(x, dtype=torch.int32)
+                          for x in ([[4, 5], [0, 1], [2, 3]], [2, 0], [7, 2]))
+    results = []
+    for arguments in (dict(page_table=table, cache_batch_idx=index), dict(page_table=table[[2, 0]])):
+        written = [cache.clone() for cache in caches]
+        out = flash_attn_interface.flash_attn_with_kvcache(q, *written, k, v, cache_seqlens=held, **arguments)
+        results.append((out, *written))
+    assert all(map(torch.equal, *results)) and not torch.equal(results[0][1], caches[0])
+
+
 X = torch.ones(1, 2, 2, 8)
 
 
@@ -181,7 +305,8 @@ X = torch.ones(1, 2, 2, 8)
     (lambda: flash_attn.flash_attn_with_kvcache(X.clone().requires_grad_(), X, X, X, X, cache_seqlens=0),
      "a gradient is asked for"),
     (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, rotary_cos=X), "rotary_cos is given without k"),
-    (lambda: flash_attn.flash_attn_with_kvcache(X, X, X, cache_leftpad=torch.zeros(1)), "cache_leftpad is given"),
+    (lambda: flash_attn.flash_attn_with_kvcache(X, X.expand(3, 2, 2, 8), X.expand(3, 2, 2, 8), cache_leftpad=X),
+     "the strides of k_cache (0, 16, 8, 1) and v_cache"),
 ])
 def test_what_is_not_supported_is_refused_by_name(call, words):
     with pytest.raises(NotImplementedError) as raised:
