@@ -12,4 +12,7 @@ ONEPASS_DEVICE int thread_index_again() {
   return x;
 }
 
+/// Computed once, here: not again where it is used.
+ONEPASS_DEVICE void keep(Uint32& x) { asm volatile("" : "+r"(x)); }
+
 }  // namespace onepass::cuda

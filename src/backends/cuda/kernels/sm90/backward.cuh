@@ -25,6 +25,7 @@
 
 #include "common/sequence.cuh"
 #include "common/tile_range.h"
+#include "common/uniform.cuh"
 #include "params.h"
 #include "ptx/barrier.cuh"
 #include "ptx/bulk.cuh"
@@ -70,6 +71,13 @@ struct BackwardSm90 {
                 "each warpgroup has whole blocks of 64 columns of dQ");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
 
+  /// Of a tile, in queries: what a step asks that begins at row0.
+  struct StepBounds {
+    int cleared_below, cleared_beyond;  // queries that see no key of the tile lie outside
+    int whole_from, whole_to;           // row0 of steps without a pair to mask
+    int keys;                           // of the tile, in the sequence
+  };
+
   using Places = BackwardTile[kBackwardWorkPlaces];
   struct Barriers {
     Uint64 q_full[kBackwardStages], q_empty[kBackwardStages], dout_full[kBackwardStages],
@@ -90,7 +98,8 @@ struct BackwardSm90 {
   // Of a consumer.
   int consumer;  // index of the warpgroup
   int row0;      // of the step
-  Uint32 descriptor_base, row_address, dq_address;
+  Uint32 descriptor_base, rows_address, dscores_address, dq_address;
+  StepBounds bounds;  // of the tile, with kAhead
   float s[kTileM / 2], dp[kTileM / 2];
   float dk[Spec::kHeadDim / 2], dv[Spec::kHeadDimV / 2];
   Uint32 probabilities[kTileM / 4], dscores[kTileM / 4];
@@ -257,18 +266,17 @@ struct BackwardSm90 {
 
   /// First of the thread's keys of the tile; the other is eight below. Asked for where few steps need it.
   ONEPASS_DEVICE static int own_key() {
-    const int thread = thread_index_again() - 128;
-    return thread / 32 * 16 + thread % 32 / 4;
+    const Uint32 thread = static_cast<Uint32>(thread_index_again()) - 128;
+    return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
   }
   /// The thread's first query of a step; it has this one and the next of every eight.
   ONEPASS_DEVICE static int own_row() { return 2 * (thread_index_again() & 3); }
 
   /// Rows of a tile in shared memory outside [begin, end) become zeros: what no pair of the tile needs must not
-  /// get into the others, whatever it holds (0 * NaN). Those from `room` on are zeros: they lie past the tensor.
-  /// Both warpgroups.
+  /// get into the others, whatever it holds (0 * NaN). Both warpgroups.
   template <int kDim, int kRows>
-  ONEPASS_DEVICE static void clear_rows(Uint32 shared, int begin, int end, int room) {
-    if (begin <= 0 && end >= min(kRows, room)) return;
+  ONEPASS_DEVICE static void clear_rows(Uint32 shared, int begin, int end) {
+    if (begin <= 0 && end >= kRows) return;
 #pragma unroll 1  // rare
     for (int piece = thread_index_again() - 128; piece < kRows * column_blocks(kDim) * 8; piece += 256) {
       const int row = piece / 8 % kRows;  // of 16 bytes
@@ -278,15 +286,36 @@ struct BackwardSm90 {
     named_barrier_sync(kClear, 256);
   }
 
+  /// Read from the tile where they are used, unless registers are there to keep them: between the last product of
+  /// a step and the first of the next, nothing hides the latency of shared memory.
+  ONEPASS_DEVICE StepBounds bounds_of(const BackwardTile& tile) const {
+    if constexpr (kAhead) return bounds;
+    return find_bounds(tile);
+  }
+  ONEPASS_DEVICE StepBounds find_bounds(const BackwardTile& tile) const {
+    const int key0 = tile.n_block * kTileN, keys = tile.seq.seqlen_k - key0;
+    const int rows = p.cu_seqlens_q.data != nullptr ? p.total_q - tile.seq.q_row0 : p.seqlen_q;
+    int seeing_end = tile.seq.seqlen_q, whole_from = 0, whole_to = kMostCountedRows;
+    if constexpr (Spec::kMaskEnd) whole_from = key0 + kTileN - 1 - tile.band_upper;
+    if constexpr (Spec::kMaskBegin) {
+      seeing_end = min(seeing_end, key0 + min(kTileN, keys) - tile.band_lower);
+      whole_to = key0 - (kTileM - 1) - tile.band_lower;
+    }
+    return {Spec::kMaskEnd ? key0 - tile.band_upper : 0,
+            seeing_end < rows ? seeing_end : kMostCountedRows,  // zeros lie past the tensor
+            keys < kTileN ? kMostCountedRows : whole_from, whole_to, keys};
+  }
+  ONEPASS_DEVICE void keep_bounds(const BackwardTile& tile) {
+    const StepBounds found = find_bounds(tile);
+    bounds = {uniform(found.cleared_below), uniform(found.cleared_beyond), uniform(found.whole_from),
+              uniform(found.whole_to), uniform(found.keys)};
+  }
+
   /// Of the step's queries, those that see a key of the tile stay.
   template <int kDim>
   ONEPASS_DEVICE void clear_queries(const BackwardTile& tile, Uint32 shared) const {
-    const int key0 = tile.n_block * kTileN, key_end = min(key0 + kTileN, tile.seq.seqlen_k);
-    const int rows = (p.cu_seqlens_q.data != nullptr ? p.total_q - tile.seq.q_row0 : p.seqlen_q);
-    clear_rows<kDim, kTileM>(
-        shared, Spec::kMaskEnd ? key0 - tile.band_upper - row0 : 0,
-        min(tile.seq.seqlen_q, Spec::kMaskBegin ? key_end - tile.band_lower : kMostCountedRows) - row0,
-        rows - row0);
+    const StepBounds of = bounds_of(tile);
+    clear_rows<kDim, kTileM>(shared, of.cleared_below - row0, of.cleared_beyond - row0);
   }
 
   /// Of the tile's keys, those that a query sees stay.
@@ -294,18 +323,20 @@ struct BackwardSm90 {
   ONEPASS_DEVICE void clear_keys(const BackwardTile& tile, Uint32 shared) const {
     const int key0 = tile.n_block * kTileN;
     const int rows = (p.cu_seqlens_k.data != nullptr ? p.total_k - tile.seq.k_row0 : p.seqlen_k);
-    clear_rows<kDim, kTileN>(
-        shared, Spec::kMaskBegin ? tile.band_lower - key0 : 0,
-        min(tile.seq.seqlen_k, Spec::kMaskEnd ? tile.seq.seqlen_q + tile.band_upper : kMostCountedRows) -
-            key0,
-        rows - key0);
+    int seen_end = tile.seq.seqlen_k;
+    if constexpr (Spec::kMaskEnd) seen_end = min(seen_end, tile.seq.seqlen_q + tile.band_upper);
+    clear_rows<kDim, kTileN>(shared, Spec::kMaskBegin ? tile.band_lower - key0 : 0,
+                             (seen_end < rows ? seen_end : kMostCountedRows) - key0);
   }
 
-  /// S^T of a step whose Q comes to `stage`, issued.
-  ONEPASS_DEVICE void start_scores(const BackwardTile& tile, RoundOfTwo step) {
+  /// Q of a step that begins at row0, until it is there.
+  ONEPASS_DEVICE void await_queries(const BackwardTile& tile, RoundOfTwo step) {
     mbarrier_wait(&barriers.q_full[step.index()], step.parity());
     clear_queries<Spec::kHeadDim>(tile, at_byte(kAt.queries) + step.index() * kQueryBytes);
     if constexpr (kAhead) load_lse(step.index());
+  }
+  /// S^T of the step, issued.
+  ONEPASS_DEVICE void start_scores(RoundOfTwo step) {
     forget(s);
     wgmma_fence();
     Spec::score_product(s, descriptor(kAt.keys + consumer * kOwnKeys, 16),
@@ -314,7 +345,8 @@ struct BackwardSm90 {
   }
 
   ONEPASS_DEVICE float2 load_row_pair(int rows, int stage, int i) const {
-    return load_shared_pair(at_byte(kAt.lse) + own_row() * 4 + rows - kAt.lse + stage * kRowBytes + i * 32);
+    const Uint32 own = kAhead ? rows_address : at_byte(kAt.lse) + own_row() * 4;
+    return load_shared_pair(own + (rows - kAt.lse) + stage * kRowBytes + i * 32);
   }
   ONEPASS_DEVICE void load_lse(int stage) {
 #pragma unroll
@@ -322,21 +354,20 @@ struct BackwardSm90 {
   }
 
   /// Whether some query of the step does not see some key of the tile.
-  ONEPASS_DEVICE bool is_masked(const BackwardTile& tile, int key0) const {
-    bool masked = key0 + kTileN > tile.seq.seqlen_k;
-    if constexpr (Spec::kMaskEnd) masked = masked || key0 + kTileN - 1 > row0 + tile.band_upper;
-    if constexpr (Spec::kMaskBegin) masked = masked || key0 < row0 + kTileM - 1 + tile.band_lower;
-    return masked;
+  ONEPASS_DEVICE bool is_masked(const BackwardTile& tile) const {
+    const StepBounds of = bounds_of(tile);
+    return row0 < of.whole_from || (Spec::kMaskBegin && row0 > of.whole_to);
   }
 
   /// -inf where the query does not see the key.
-  ONEPASS_DEVICE void mask_scores(const BackwardTile& tile, int key0) {
+  ONEPASS_DEVICE void mask_scores(const BackwardTile& tile) {
+    const StepBounds of = bounds_of(tile);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int key = key0 + own_key() + 8 * r, first = row0 + own_row();
-      int begin = Spec::kMaskEnd ? key - tile.band_upper - first : 0;
-      const int end = Spec::kMaskBegin ? key - tile.band_lower + 1 - first : kTileM;
-      if (key >= tile.seq.seqlen_k) begin = kTileM;
+      const int key = own_key() + 8 * r, first = row0 + own_row();
+      int begin = Spec::kMaskEnd ? of.cleared_below + key - first : 0;
+      const int end = Spec::kMaskBegin ? of.whole_to + kTileM + key - first : kTileM;
+      if (key >= of.keys) begin = kTileM;
 #pragma unroll
       for (int i = 0; i < kTileM / 4; ++i) {
         const int row = 8 * (i >> 1) + (i & 1);
@@ -351,10 +382,9 @@ struct BackwardSm90 {
       probabilities[i] = ElementTraits<Element>::pack(s[2 * i], s[2 * i + 1]);
   }
 
-  /// P and dP of the step, in f32. With kAhead its S is in flight before; nothing is after.
+  /// P and dP of the step, in f32. Its Q is there; with kAhead its S is in flight before; nothing is after.
   ONEPASS_DEVICE void make_probabilities(const BackwardTile& tile) {
-    const int key0 = tile.n_block * kTileN;
-    if constexpr (!kAhead) start_scores(tile, at);
+    if constexpr (!kAhead) start_scores(at);
     mbarrier_wait(&barriers.dout_full[at.index()], at.parity());
     clear_queries<Spec::kHeadDimV>(tile, at_byte(kAt.dout) + at.index() * kOutBytes);
     forget(dp);
@@ -364,7 +394,7 @@ struct BackwardSm90 {
     wgmma_commit();
     wgmma_wait<1>();
     pin(s);
-    if (is_masked(tile, key0)) mask_scores(tile, key0);
+    if (is_masked(tile)) mask_scores(tile);
 #pragma unroll
     for (int i = 0; i < kTileM / 8; ++i) {
       const float2 lse = kAhead ? row_lse[i] : load_row_pair(kAt.lse, at.index(), i);
@@ -380,11 +410,10 @@ struct BackwardSm90 {
 
   /// What the lane addresses of dS, which is queries x keys in shared memory: a warp's 16 keys are two pieces of
   /// 16 bytes of a row.
-  ONEPASS_DEVICE Uint32 dscores_address() const {
-    const int thread = thread_index_again(), matrix = thread / 8 % 4;
-    const int query = matrix / 2 * 8 + thread % 8, piece = thread / 32 % 4 * 2 + matrix % 2;
-    return at_byte(kAt.dscores) + at.index() * kScoreBytes + consumer * kTileM * 128 + query * 128 +
-           (piece ^ query % 8) * 16;
+  ONEPASS_DEVICE Uint32 find_dscores_address() const {
+    const Uint32 thread = threadIdx.x, matrix = thread / 8 % 4;
+    const Uint32 query = matrix / 2 * 8 + thread % 8, piece = thread / 32 % 4 * 2 + matrix % 2;
+    return at_byte(kAt.dscores) + consumer * kTileM * 128 + query * 128 + (piece ^ query % 8) * 16;
   }
 
   ONEPASS_DEVICE void make_dscores() {
@@ -398,7 +427,7 @@ struct BackwardSm90 {
             ElementTraits<Element>::pack(s[e] * (dp[e] - delta.x), s[e + 1] * (dp[e + 1] - delta.y));
       }
     }
-    const Uint32 target = dscores_address();
+    const Uint32 target = dscores_address + at.index() * kScoreBytes;
 #pragma unroll
     for (int k = 0; k < kTileM / 16; ++k) stmatrix_x4_trans(target + k * 2048, dscores + 4 * k);
     fence_proxy_async();
@@ -462,7 +491,8 @@ struct BackwardSm90 {
     hand_over_dq(dq);
     RoundOfTwo next = at;
     next.advance();
-    if constexpr (kStartsNext) start_scores(tile, next);
+    if constexpr (!kLast) await_queries(tile, next);
+    if constexpr (kStartsNext) start_scores(next);
     wgmma_wait<kStartsNext ? 1 : 0>();
     pin(dk);
     pin(dscores);
@@ -471,25 +501,32 @@ struct BackwardSm90 {
     at = next;
   }
 
-  /// First query of the first step of a query head.
-  ONEPASS_DEVICE static int first_row(const BackwardTile& tile) {
-    return (tile.descending ? tile.m_min : tile.m_max - 1) * kTileM;
+  /// The tile, found again: no register holds its place over a walk.
+  ONEPASS_DEVICE const BackwardTile& current_tile() const { return barriers.work[uniform(work_at.index())]; }
+
+  /// To the first step of a query head. Returns how many it has.
+  ONEPASS_DEVICE int start_head() {
+    const BackwardTile& tile = current_tile();
+    row0 = uniform((tile.descending ? tile.m_min : tile.m_max - 1) * kTileM);
+    return uniform(tile.m_max - tile.m_min);
   }
 
   /// K and V of the tile are there.
   ONEPASS_DEVICE void walk(const BackwardTile& tile) {
-    int heads = p.group.divisor;  // left
-    row0 = first_row(tile);
+    if constexpr (kAhead) keep_bounds(tile);
+    const int advance = uniform(tile.descending ? kTileM : -kTileM);
+    int heads = p.group.divisor, steps = start_head();  // left
     clear_keys<Spec::kHeadDim>(tile, at_byte(kAt.keys));
     clear_keys<Spec::kHeadDimV>(tile, at_byte(kAt.values));
-    if constexpr (kAhead) start_scores(tile, at);
+    await_queries(tile, at);
+    if constexpr (kAhead) start_scores(at);
     make_probabilities(tile);
 #pragma unroll 1
     for (;;) {
-      row0 += tile.descending ? kTileM : -kTileM;
-      if (row0 < tile.m_min * kTileM || row0 >= tile.m_max * kTileM) {
+      row0 += advance;
+      if (--steps == 0) {
         if (--heads == 0) break;
-        row0 = first_row(tile);
+        steps = start_head();
       }
       multiply<false>(tile);
       make_probabilities(tile);
@@ -518,7 +555,9 @@ struct BackwardSm90 {
 
   ONEPASS_DEVICE void consume() {
     descriptor_base = shared_base >> 4;
-    row_address = at_byte(kAt.lse) + own_row() * 4;
+    rows_address = at_byte(kAt.lse) + own_row() * 4;
+    dscores_address = find_dscores_address();
+    if constexpr (kAhead) keep(dscores_address);
     dq_address = at_byte(kAt.dq) + consumer * kDqHalfBytes + (static_cast<int>(threadIdx.x) & 127) * 16;
     for (; more_work(); work_at.advance()) {
       const BackwardTile& tile = barriers.work[work_at.index()];
@@ -530,13 +569,13 @@ struct BackwardSm90 {
       mbarrier_wait(&barriers.v_full, work_at.count & 1);
       if (tile.m_min < tile.m_max) walk(tile);
       release(&barriers.kv_empty);
-      store(tile);
+      store(current_tile());
       release(&barriers.work_empty[work_at.index()]);
     }
   }
 
   ONEPASS_DEVICE void run(char* /*shared*/) {
-    const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+    const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     if (threadIdx.x == 0) {
       if (shared_base % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
       init_barriers();

@@ -32,6 +32,7 @@
 #include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_range.h"
+#include "common/uniform.cuh"
 #include "params.h"
 #include "ptx/barrier.cuh"
 #include "ptx/global.cuh"
@@ -401,7 +402,6 @@ struct ForwardSm90 {
 
   // ---- consumers
 
-  ONEPASS_DEVICE static int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
   ONEPASS_DEVICE static int lane() { return static_cast<int>(threadIdx.x) & 31; }
   /// One arrival for each warp.
   ONEPASS_DEVICE static void release(Uint64* empty) {
@@ -676,7 +676,7 @@ struct ForwardSm90 {
   }
 
   ONEPASS_DEVICE void consume() {
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) & 3;
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32) & 3;
     own_row = 64 * consumer + 16 * warp + lane() / 4;
     if (consumer == kConsumers - 1) give_turn();
     if (more_work()) {
@@ -756,7 +756,7 @@ struct ForwardSm90 {
   }
 
   ONEPASS_DEVICE void run(char* /*shared*/) {
-    const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+    const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     if (threadIdx.x == 0) {
       if (shared_q % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
       init_barriers();
