@@ -211,7 +211,7 @@ def load_all(given: argparse.Namespace) -> tuple[dict, dict]:
 def reason_of(message: str) -> str:
     """A short name for what a NotImplementedError refuses."""
     for pattern in (r": (dropout)_p is", r": ((?:a gradient of )?\w+) is given, and is not supported",
-                    r": (\w+) is .*not supported", r"(no implementation) on"):
+                    r": (\w+ is given with k of 8 bits)", r": (\w+) is .*not supported", r"(no implementation) on"):
         if found := re.search(pattern, message):
             return found.group(1)
     return message.splitlines()[0]
@@ -272,11 +272,13 @@ def outcome_of(function, arguments: dict, texts: dict) -> dict:
 
 def work(given) -> None:
     """Reads cases as lines, NAME NUMBER, and answers each with a line of JSON."""
+    if given.device == "cpu":  # a core for each worker
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[given.work % len(cores)]})
     install(given.repository, given.device)
     functions, texts = load_all(given)
     answers, sys.stdout = sys.stdout, open("/dev/null", "w", encoding="utf-8")  # the suites print a lot
     import torch
-    torch.set_num_threads(1)  # there are other workers
     for line in sys.stdin:
         name, number = line.split()
         arguments = arguments_of(functions[name], int(number))
@@ -363,8 +365,8 @@ def run(cases: list, num_workers: int, memory: int, command: list[str], log) -> 
     results, waiting, room, lock = [], list(cases), Memory(memory), threading.Lock()
     begin = time.monotonic()
 
-    def serve():
-        worker = Worker(command, log)
+    def serve(index):
+        worker = Worker([*command, "--work", str(index)], log)
         while case := room.take_first_that_fits(waiting):
             found = {"drawn": case, **worker.answer(case)}
             room.give_back(case)
@@ -376,7 +378,7 @@ def run(cases: list, num_workers: int, memory: int, command: list[str], log) -> 
                           f"{time.monotonic() - begin:.0f} s", flush=True)
         worker.stop()
 
-    threads = [threading.Thread(target=serve) for _ in range(num_workers)]
+    threads = [threading.Thread(target=serve, args=[index]) for index in range(num_workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -429,7 +431,7 @@ def main() -> int:
     parser.add_argument("--longest", type=int, metavar="N",
                         help="draw no case with longer sequences (default: any; 256 with --device cpu)")
     parser.add_argument("--out", type=Path, help="write everything here, as JSON")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=int, metavar="WORKER", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.suite = given.suite or list(SUITES)
     if given.longest is None and given.device == "cpu":
@@ -437,7 +439,7 @@ def main() -> int:
     for suite in given.suite:
         if not (given.repository / SUITES[suite]).exists():
             parser.error(f"{given.repository} has no {SUITES[suite]}")
-    if given.work:
+    if given.work is not None:
         work(given)
         return 0
 
@@ -449,8 +451,8 @@ def main() -> int:
     cases = [(name, number, memory_of(arguments_of(functions[name], number), definitions[name]))
              for name, number in drawn(functions, given.cases, given.seed)]
     print(f"{len(cases)} cases of {sum(map(num_cases, functions.values()))}, of {len(functions)} test functions")
-    command = [sys.executable, __file__, str(given.repository), "--work", "--device", given.device, "--only",
-               given.only, *itertools.chain(*(("--suite", suite) for suite in given.suite))]
+    command = [sys.executable, __file__, str(given.repository), "--device", given.device, "--only", given.only,
+               *itertools.chain(*(("--suite", suite) for suite in given.suite))]
     if given.longest is not None:
         command += ["--longest", str(given.longest)]
     with tempfile.TemporaryFile("w+") as log:
