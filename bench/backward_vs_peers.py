@@ -39,11 +39,12 @@ def problems() -> list[Problem]:
 
 
 class OnepassCall:
-    def __init__(self, library: Library, device, problem: Problem, qkv: Gradients, dout: torch.Tensor):
+    def __init__(self, library: Library, device, problem: Problem, qkv: Gradients, dout: torch.Tensor,
+                 num_threads: int = 0):
         q, k, v = qkv
         out = torch.full_like(q, math.nan)
         lse = torch.full((problem.batch, problem.num_heads_q, problem.seqlen_q), math.nan, device=q.device)
-        forward = Forward(library, q, k, v, out, problem.causal, backend=device.backend, softmax_lse=lse)
+        forward = Forward(library, q, k, v, out, problem.causal, num_threads, device.backend, softmax_lse=lse)
         forward.use_stream(device.stream)
         forward()
         self.gradients = tuple(torch.full_like(t, math.nan) for t in qkv)
@@ -52,6 +53,10 @@ class OnepassCall:
     def __call__(self) -> Gradients:
         self.plan()
         return self.gradients
+
+    def forward_and_backward(self) -> Gradients:
+        self.plan.call.forward()
+        return self()
 
 
 def differentiated(out: torch.Tensor, qkv: Gradients, dout: torch.Tensor) -> Callable[[], Gradients]:

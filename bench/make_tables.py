@@ -4,7 +4,8 @@
     make_tables.py            rewrite the text between the markers <!-- bench:NAME:begin --> and <!-- bench:NAME:end -->
     make_tables.py --check    change nothing; exit status 1 when a file does not hold what the results say
 
-Needs Python only. Markers: bench:cpu, bench:gpu and bench:decode are summaries; bench:cpu-full and so on have every case.
+Needs Python only. Markers: bench:cpu, bench:backward_cpu, bench:gpu and bench:decode are summaries; bench:cpu-full and
+so on have every case.
 Where there is no result of a kind, its places are empty.
 """
 
@@ -14,12 +15,13 @@ import re
 import sys
 from pathlib import Path
 
+import backward_cpu_tables
 import cpu_tables
 import decode_tables
 import gpu_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = {"cpu": cpu_tables, "gpu": gpu_tables, "decode": decode_tables}
+KINDS = {"cpu": cpu_tables, "backward_cpu": backward_cpu_tables, "gpu": gpu_tables, "decode": decode_tables}
 PLACES = {"README.md": "{kind}", "docs/benchmarks.md": "{kind}-full"}
 
 

@@ -308,7 +308,9 @@ TEST(gradient_cases, features_together) {
         "b2_hq2_sq40_sk30_d64_bhsd_bwd_doutother", "b2_hq2_sq40_sk30_d64_dimstride2_bwd",
         "b2_hq2_sq40_sk30_d64_reversed_bwd_dlse_sink", "b2_hq4_sq40_sk30_d64_broadcastk_bwd_doutone",
         "b2_hq4_hk1_sq40_sk30_d64_qkvpacked_causaltl_wl4_bwd", "b2_hq2_sq300_sk400_d64_causal_bwd",
-        "b1_hq1_sq400_sk300_d80_causal_bwd_sink"}) {
+        "b1_hq1_sq400_sk300_d80_causal_bwd_sink",
+        // More keys than a thread holds at once.
+        "b1_hq2_hk1_sq90_sk700_d128_causal_wl200_bwd", "b1_hq1_sq200_sk300_d256_causal_softcap3_bwd"}) {
     check_on_targets({DType::F32, DType::F16, DType::BF16}, text);
     check_on_targets({DType::F32}, text, 7);
   }

@@ -33,15 +33,19 @@ struct BiasItem {
   std::int64_t bias_b, bias_h, row_begin, row_end, n_block;
 };
 
+/// Blocks of tile_n keys that a thread holds K, V, dK and dV of at once, so that a tile of rows is packed
+/// once for all of them.
+std::int64_t blocks_together(const AttentionProblem& problem, std::int64_t tile_n);
+
 /// Per-thread memory. A column panel is 64 columns of rows that follow each other.
 struct GradientScratch {
-  Scratch tile;        // of 64 rows and tile_n keys: q and out hold Q^T and dO^T
+  Scratch tile;        // of 64 rows and all keys held: q and out hold Q^T and dO^T
   float* dp;           // (tile_n, 64): dP^T, then dS^T
   float* slopes;       // (tile_n, 64): derivative of the softcap; null without one
   float* q_panels;     // (panels of head_dim, 64 rows, 64)
   float* dout_panels;  // (panels of head_dim_v, 64 rows, 64)
-  float* dk_panels;    // (panels of head_dim, tile_n, 64)
-  float* dv_panels;    // (panels of head_dim_v, tile_n, 64)
+  float* dk_panels;    // (panels of head_dim, keys held, 64)
+  float* dv_panels;    // (panels of head_dim_v, keys held, 64)
   float* dq;           // (sub tiles, head_dim, 64) transposed
   float* lse_log2;     // (64); infinity where P is 0
   float* delta;        // (64)

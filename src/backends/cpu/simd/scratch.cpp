@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -64,21 +65,29 @@ std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, s
   return carver.used();
 }
 
+std::int64_t blocks_together(const AttentionProblem& problem, std::int64_t tile_n) {
+  constexpr std::int64_t kMostBytes = std::int64_t{512} << 10;  // fits L2 with the tile of rows beside it
+  const std::int64_t block_bytes = tile_n * 2 * (problem.head_dim + problem.head_dim_v) * 4;
+  const std::int64_t blocks = (problem.seqlen_k + tile_n - 1) / tile_n;
+  return std::clamp<std::int64_t>(kMostBytes / block_bytes, 1, std::max<std::int64_t>(1, blocks));
+}
+
 std::size_t GradientScratch::carve(std::byte* memory, const AttentionProblem& problem, std::int64_t tile_n,
                                    std::int64_t num_rows) {
   const std::int64_t panels = round_up(problem.head_dim, kSubTileM) / kSubTileM;
   const std::int64_t panels_v = round_up(problem.head_dim_v, kSubTileM) / kSubTileM;
   const std::int64_t dim = round_up(problem.head_dim, 16);
-  const std::size_t of_tile = tile.carve(memory, problem, kSubTileM, tile_n);
-  const std::int64_t keys = tile.tile_n_padded;
+  const std::size_t of_tile =
+      tile.carve(memory, problem, kSubTileM, tile_n * blocks_together(problem, tile_n));
+  const std::int64_t keys = round_up(tile_n, 16), keys_held = tile.tile_n_padded;
   Carver carver(memory == nullptr ? nullptr : memory + of_tile);
   carver.piece(dp, keys * kSubTileM);
   slopes = bias_sum = nullptr;
   if (problem.softcap > 0) carver.piece(slopes, keys * kSubTileM);
   carver.piece(q_panels, panels * kSubTileM * kSubTileM);
   carver.piece(dout_panels, panels_v * kSubTileM * kSubTileM);
-  carver.piece(dk_panels, panels * keys * kSubTileM);
-  carver.piece(dv_panels, panels_v * keys * kSubTileM);
+  carver.piece(dk_panels, panels * keys_held * kSubTileM);
+  carver.piece(dv_panels, panels_v * keys_held * kSubTileM);
   carver.piece(dq, round_up(num_rows, kSubTileM) * dim);
   carver.piece(lse_log2, kSubTileM);
   carver.piece(delta, kSubTileM);
