@@ -85,7 +85,9 @@ struct ONEPASS_API Plan {
   std::string implementation;     ///< name of the one that accepted
   std::vector<Decline> declines;  ///< those asked before it
   std::vector<PlanStep> steps;
-  /// Of a packed batch with sequences of many query rows and of few: after `steps`, a launch for each kind.
+  /// After `steps`, one after another in the same workspace. Of a packed batch with sequences of many query
+  /// rows and of few: a launch for each kind. Of a backward call for whose sums of dQ that is too little:
+  /// ranges of heads, from the first on.
   std::vector<Plan> parts;
   std::int64_t tile_m = 0;      ///< query rows of one tile
   std::int64_t tile_n = 0;      ///< key rows of one tile

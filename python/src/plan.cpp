@@ -45,7 +45,8 @@ void bind_plan(nb::module_& module) {
       .def_ro("declines", &Plan::declines, "Those asked before it, with their reasons.")
       .def_ro("steps", &Plan::steps)
       .def_ro("parts", &Plan::parts,
-              "Of a mixed batch, after the steps: sequences of many query rows, of few.")
+              "After the steps: of a mixed batch, sequences of many query rows and of few; of a long "
+              "backward call, ranges of heads.")
       .def_ro("tile_m", &Plan::tile_m, "Query rows of a tile.")
       .def_ro("tile_n", &Plan::tile_n, "Keys of a tile.")
       .def_ro("num_splits", &Plan::num_splits, "Parts that the keys are split into.")

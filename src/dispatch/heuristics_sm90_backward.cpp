@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backends/cuda/kernels/common/gradient_rows.h"
+#include "backends/cuda/kernels/sm90/layout.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 constexpr int kTileN = 128;
+constexpr std::int64_t kMostSumsPerL2 = 3;  // dQ's sums, in sizes of the L2 cache
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -80,6 +82,29 @@ Sm90BackwardConfig choose_sm90_backward(const AttentionProblem& p, const DeviceI
   config.rows_grid = p.batch * p.num_heads_q * ceil_div(p.seqlen_q, spec.tile_m);
   config.grid = std::min<std::int64_t>(config.order.num_tiles, device.num_processors);
   return config;
+}
+
+std::int64_t gradient_rows(const AttentionProblem& p) {
+  const bool packed = p.q_layout == SequenceLayout::Packed;
+  return cuda::gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) * p.num_heads_q *
+         (packed ? 1 : p.batch);
+}
+
+std::int64_t sm90_dq_sum_columns(const KernelSpec& backward) {
+  // What warpgroups share by columns is whole blocks of these.
+  return backward.tile_m == 128 ? backward.head_dim
+                                : cuda::column_blocks(backward.head_dim) * cuda::kBlockColumns;
+}
+
+std::int64_t choose_sm90_backward_parts(const AttentionProblem& p, const DeviceInfo& device) {
+  const std::int64_t rows = gradient_rows(p);
+  const auto row_bytes = static_cast<std::int64_t>(sizeof(float)) *
+                         sm90_dq_sum_columns(choose_sm90_backward(p, device).backward);
+  const std::int64_t most = kMostSumsPerL2 * device.l2_bytes;
+  if (most == 0 || rows <= most / row_bytes) return 1;
+  const std::int64_t heads_k =
+      std::max<std::int64_t>(1, most / row_bytes * p.num_heads_k / rows);  // of a part
+  return ceil_div(p.num_heads_k, heads_k);
 }
 
 }  // namespace onepass

@@ -32,4 +32,15 @@ std::optional<std::string> decline_sm90_backward(const AttentionProblem& problem
 
 Sm90BackwardConfig choose_sm90_backward(const AttentionProblem& problem, const DeviceInfo& device);
 
+/// Rows of query heads, padded, of which lse, delta and dQ's sums are kept.
+std::int64_t gradient_rows(const AttentionProblem& problem);
+
+/// Floats that dQ's sums take for each row of a query head.
+std::int64_t sm90_dq_sum_columns(const KernelSpec& backward);
+
+/// How many ranges of key heads the call is divided into. They run one after another in the same workspace,
+/// which so stays near 0.2 GB on an H200, however long the sequences are, unless a key head takes more. Each
+/// costs what the end of a launch costs, so calls that need no more than that anyway stay whole.
+std::int64_t choose_sm90_backward_parts(const AttentionProblem& problem, const DeviceInfo& device);
+
 }  // namespace onepass

@@ -1,7 +1,6 @@
 #include "plan/cuda_plan.h"
 
 #include "backends/cuda/kernels/common/gradient_rows.h"
-#include "backends/cuda/kernels/sm90/layout.h"
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/heuristics_sm80_backward.h"
@@ -59,15 +58,43 @@ void add_sinks_step(Plan& plan, const KernelSpec& backward) {
 
 /// Statistics of the query rows of a backward call; how many rows these are.
 std::size_t add_gradient_row_pieces(Plan& plan) {
-  const AttentionProblem& p = *plan.problem;
-  const bool packed = p.q_layout == SequenceLayout::Packed;
-  const auto rows =
-      static_cast<std::size_t>(cuda::gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) *
-                               p.num_heads_q * (packed ? 1 : p.batch));
+  const auto rows = static_cast<std::size_t>(gradient_rows(*plan.problem));
   const std::size_t bytes = workspace_product(kPieceDelta, rows, sizeof(float));
   add_workspace_piece(plan, kPieceLseLog2, bytes);
   add_workspace_piece(plan, kPieceDelta, bytes);
   return rows;
+}
+
+/// The gradients of a problem's heads, those of rows of no sequence aside.
+void lay_out_sm90_backward_heads(Plan& plan) {
+  const AttentionProblem& p = *plan.problem;
+  const Sm90BackwardConfig config = choose_sm90_backward(p, plan.device);
+  plan.tile_m = config.backward.tile_m;
+  plan.tile_n = config.backward.tile_n;
+  plan.tile_heads = p.group();
+  plan.num_threads = num_threads(config.backward);
+  add_step(plan, config.prepare, config.rows_grid);
+  add_step(plan, config.backward, config.grid, config.order);
+  add_step(plan, config.finish, config.rows_grid);
+  add_sinks_step(plan, config.backward);
+  const std::size_t rows = add_gradient_row_pieces(plan);
+  const auto columns = static_cast<std::size_t>(sm90_dq_sum_columns(config.backward));
+  add_workspace_piece(plan, kPieceDqSums, workspace_product(kPieceDqSums, rows, columns * sizeof(float)));
+  add_workspace_piece(plan, kPieceTurns, rows / static_cast<std::size_t>(plan.tile_m) * sizeof(int));
+  add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
+}
+
+/// The plan for heads_k key heads of the problem and the query heads that share them.
+Plan sm90_backward_part(const Plan& whole, std::int64_t heads_k) {
+  AttentionProblem problem = *whole.problem;
+  problem.num_heads_q = heads_k * problem.group();
+  problem.num_heads_k = heads_k;
+  Plan part;
+  part.implementation = whole.implementation;
+  part.device = whole.device;
+  part.problem = std::make_shared<const AttentionProblem>(problem);
+  lay_out_sm90_backward_heads(part);
+  return part;
 }
 
 }  // namespace
@@ -131,25 +158,22 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
 }
 
 void lay_out_sm90_backward(Plan& plan, const PlanRequest& /*request*/) {
-  const AttentionProblem& p = *plan.problem;
-  const Sm90BackwardConfig config = choose_sm90_backward(p, plan.device);
-  plan.tile_m = config.backward.tile_m;
-  plan.tile_n = config.backward.tile_n;
-  plan.tile_heads = p.group();
-  plan.num_threads = num_threads(config.backward);
-  add_fill_gradients_step(plan, config.backward);
-  add_step(plan, config.prepare, config.rows_grid);
-  add_step(plan, config.backward, config.grid, config.order);
-  add_step(plan, config.finish, config.rows_grid);
-  add_sinks_step(plan, config.backward);
-  const std::size_t rows = add_gradient_row_pieces(plan);
-  // What warpgroups share by columns is whole blocks of these.
-  const auto columns = static_cast<std::size_t>(
-      plan.tile_m == 128 ? config.backward.head_dim
-                         : cuda::column_blocks(config.backward.head_dim) * cuda::kBlockColumns);
-  add_workspace_piece(plan, kPieceDqSums, workspace_product(kPieceDqSums, rows, columns * sizeof(float)));
-  add_workspace_piece(plan, kPieceTurns, rows / static_cast<std::size_t>(plan.tile_m) * sizeof(int));
-  add_workspace_piece(plan, kPieceTicket, sizeof(std::uint64_t));
+  add_fill_gradients_step(plan, choose_sm90_backward(*plan.problem, plan.device).backward);
+  const std::int64_t heads_k = plan.problem->num_heads_k;
+  const std::int64_t num_parts = choose_sm90_backward_parts(*plan.problem, plan.device);
+  if (num_parts == 1) {
+    lay_out_sm90_backward_heads(plan);
+    return;
+  }
+  for (std::int64_t i = 0; i < num_parts; ++i) {
+    plan.parts.push_back(sm90_backward_part(plan, heads_k * (i + 1) / num_parts - heads_k * i / num_parts));
+  }
+  const Plan& largest = plan.parts.back();
+  plan.tile_m = largest.tile_m;
+  plan.tile_n = largest.tile_n;
+  plan.tile_heads = largest.tile_heads;
+  plan.num_threads = largest.num_threads;
+  add_workspace_piece(plan, kPieceParts, largest.workspace_bytes());
 }
 
 void lay_out_sm80_backward(Plan& plan, const PlanRequest& /*request*/) {

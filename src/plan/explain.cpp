@@ -131,6 +131,28 @@ void add_steps(std::string& text, const Plan& plan) {
   add_line(text, "splits", splits_text(plan));
 }
 
+/// Of a backward call: ranges of heads, those of one size in one line.
+void add_head_parts(std::string& text, const std::vector<Plan>& parts) {
+  for (std::size_t i = 0, end = 0; i < parts.size(); i = end) {
+    const std::int64_t heads_k = parts[i].problem->num_heads_k;
+    while (end < parts.size() && parts[end].problem->num_heads_k == heads_k) ++end;
+    add_line(text, i == 0 ? "then" : "and then",
+             fmt::format("{} time{} {} key head{}", end - i, end - i == 1 ? "" : "s", heads_k,
+                         heads_k == 1 ? "" : "s"));
+    add_steps(text, parts[i]);
+  }
+}
+
+void add_parts(std::string& text, const Plan& plan) {
+  if (plan.problem->gradient) return add_head_parts(text, plan.parts);
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    add_line(text, i == 0 ? "then" : "and then",
+             fmt::format("sequences of {} {} query rows: {}", i == 0 ? "more than" : "up to",
+                         plan.parts.back().problem->seqlen_q, plan.parts[i].implementation));
+    add_steps(text, plan.parts[i]);
+  }
+}
+
 }  // namespace
 
 std::string bytes_text(double bytes) {
@@ -176,12 +198,7 @@ std::string Plan::explain() const {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);
   }
   add_steps(text, *this);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    add_line(text, i == 0 ? "then" : "and then",
-             fmt::format("sequences of {} {} query rows: {}", i == 0 ? "more than" : "up to",
-                         parts.back().problem->seqlen_q, parts[i].implementation));
-    add_steps(text, parts[i]);
-  }
+  add_parts(text, *this);
   add_line(text, "workspace", bytes_text(static_cast<double>(workspace_bytes())));
   for (const WorkspacePiece& piece : workspace) {
     add_line(

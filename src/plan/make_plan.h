@@ -25,7 +25,8 @@ Plan make_plan_of_one_launch(const char* call, const AttentionProblem& problem, 
 inline constexpr const char* kPieceThreadScratch = "thread_scratch";
 inline constexpr const char* kPieceSplitOut = "split_out";
 inline constexpr const char* kPieceSplitLse = "split_lse";
-inline constexpr const char* kPieceTicket = "ticket";      // 8 bytes: the next tile of sm90_forward
+inline constexpr const char* kPieceParts = "parts";    // workspace of one part of a plan, then of the next
+inline constexpr const char* kPieceTicket = "ticket";  // 8 bytes: the next tile of sm90_forward
 inline constexpr const char* kPieceArrivals = "arrivals";  // 8 bytes for each tile of rows of sm90_decode
 
 /// Of backward calls on a GPU: f32 for each query row and head (kernels/common/gradient_rows.h), and dO's

@@ -9,7 +9,6 @@ inline constexpr const char* kMixedForward = "mixed_forward";
 inline constexpr const char* kPieceManyRows =
     "seqlens_many";  // i32 [B]: query rows of each, 0 for the other launch
 inline constexpr const char* kPieceFewRows = "seqlens_few";
-inline constexpr const char* kPieceParts = "parts";  // workspace of the one launch, then of the other
 
 /// Of a mixed plan: fills rows of no sequence and writes both lists of lengths (its steps), then runs
 /// parts[0] over the sequences of more than `few_rows` query rows and parts[1] over the others.

@@ -24,14 +24,19 @@
 namespace onepass::emulator {
 namespace {
 
+std::int64_t piece_bytes(const Plan& plan, const std::string& name) {
+  const auto piece = std::find_if(plan.workspace.begin(), plan.workspace.end(),
+                                  [&](const WorkspacePiece& known) { return known.name == name; });
+  return piece == plan.workspace.end() ? 0 : static_cast<std::int64_t>(piece->bytes);
+}
+
 cuda::TensorMap encode(const cuda::TiledTensor& tensor) {
   return to_tensor_map({tensor.data, tensor.extents, tensor.steps_bytes, tensor.box});
 }
 
-/// The steps of the plan, one after another, as run_backward queues them.
-void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
-               BlockOrder order, int& error) {
-  error = 0;
+/// The steps of the plan but for its parts, one after another, as run_backward queues them.
+void run_own_steps(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
+                   BlockOrder order, int& error) {
   cuda::BackwardParams params = cuda::backward_params(plan, args, workspace);
   params.forward.error_flag = &error;
   std::unique_ptr<cuda::Sm90BackwardParams> sm90;
@@ -55,6 +60,16 @@ void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::b
   }
 }
 
+void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
+               BlockOrder order, int& error) {
+  error = 0;
+  ASSERT_NO_FATAL_FAILURE(run_own_steps(plan, args, workspace, order, error));
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    ASSERT_NO_FATAL_FAILURE(run_own_steps(plan.parts[i], cuda::part_arguments(plan, i, args),
+                                          workspace_piece(plan, workspace, kPieceParts), order, error));
+  }
+}
+
 class emulated_backward : public ::testing::TestWithParam<EmulatedCase> {};
 
 TEST_P(emulated_backward, agrees_with_float64_and_with_itself_in_any_order_of_blocks) {
@@ -74,6 +89,34 @@ TEST_P(emulated_backward, agrees_with_float64_and_with_itself_in_any_order_of_bl
     EXPECT_TRUE(memory.guards_intact()) << "memory beside the workspace was written";
     if (first.empty()) first = tensors.gradient_bytes();
     EXPECT_EQ(tensors.gradient_bytes(), first);
+  }
+}
+
+TEST(emulated_backward_parts, run_in_the_memory_of_the_largest) {
+  for (const char* text : {"bf16_b2_hq6_hk3_sq140_sk150_d64_causal_sink_dlse_bwd",
+                           "f16_b2_hq3_sq130_sk140_d80_dv72_causal_bhsd_bwd",
+                           "bf16_b3_hq6_hk3_sq100_sk190_d128_packed_ragged_gap_seed2_bwd"}) {
+    SCOPED_TRACE(text);
+    GradientTensors tensors(parse_case(text));
+    const Plan whole = plan_on(small_device(), tensors);
+    ASSERT_TRUE(whole.parts.empty());
+    for (const std::int64_t heads_of_most : {1, 2}) {
+      DeviceInfo device = small_device();
+      device.l2_bytes = piece_bytes(whole, kPieceDqSums) * heads_of_most / 3 / 3 + 1;
+      const Plan plan = plan_on(device, tensors);
+      ASSERT_EQ(plan.parts.size(), heads_of_most == 1 ? 3U : 2U);
+      EXPECT_EQ(plan.parts.back().problem->num_heads_k, heads_of_most);
+      EXPECT_LT(plan.workspace_bytes(), whole.workspace_bytes());
+      verify::GuardedBuffer memory(plan.workspace_bytes());
+      tensors.poison_gradients();
+      int error = 0;
+      ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
+                                        {static_cast<std::byte*>(memory.data()), memory.size()},
+                                        BlockOrder::Ascending, error));
+      EXPECT_EQ(error, 0);
+      EXPECT_EQ(tensors.differences(), "");
+      EXPECT_TRUE(memory.guards_intact());
+    }
   }
 }
 

@@ -69,6 +69,25 @@ TEST(heuristics_sm90_backward, plans_prepare_backward_and_finish_with_room_for_t
                                   std::pair(kPieceTurns, 4 * kRows / 64), std::pair(kPieceTicket, 8)));
 }
 
+TEST(heuristics_sm90_backward, long_sequences_go_heads_after_heads_in_a_tenth_of_their_memory) {
+  const auto plan = [](std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen) {
+    return make_plan("plan", causal(backward(bf16_problem(1, heads_q, heads_k, seqlen, seqlen, 128))), {},
+                     h200());
+  };
+  const Plan long_one = plan(16, 16, 65536);
+  const std::size_t tensors = 8UL * 2 * 16 * 65536 * 128;  // q, k, v, out and their gradients
+  EXPECT_LT(long_one.workspace_bytes(), tensors / 10);
+  ASSERT_EQ(long_one.parts.size(), 4U);
+  EXPECT_EQ(long_one.parts[0].problem->num_heads_k, 4);
+  EXPECT_EQ(long_one.parts[0].steps.size(), 3U);
+  EXPECT_THAT(long_one.explain(), HasSubstr("4 times 4 key heads"));
+  const Plan uneven = plan(20, 5, 65536);
+  ASSERT_EQ(uneven.parts.size(), 5U);
+  EXPECT_EQ(uneven.parts[4].problem->num_heads_q, 4);
+  EXPECT_TRUE(plan(16, 16, 16384).parts.empty());
+  EXPECT_TRUE(plan(16, 1, 65536).parts.empty());  // one key head, whatever it takes
+}
+
 TEST(heuristics_sm90_backward, rows_of_no_sequence_are_filled_first) {
   AttentionProblem packed = packed_problem(4, 8, 8, 512, 900, 512, 900, 64);
   packed.q = packed.k = packed.v = packed.out = {0, 8 * 64, 64, 1};

@@ -1,6 +1,7 @@
 #include "backends/cuda/host/backward.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 
 #include "backends/cuda/host/call.h"
@@ -69,6 +70,60 @@ KernelParameters kernel_parameters(KernelFamily family, CallParams& params) {
   throw_unknown_kernel("backward");
 }
 
+/// `count` heads of a tensor, whose heads are the last dimension but `behind`.
+TensorView heads_of(TensorView view, int behind, std::int64_t first, std::int64_t count) {
+  if (!view.present()) return view;
+  const auto dim = static_cast<std::size_t>(view.rank - 1 - behind);
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  view.data = static_cast<std::byte*>(view.data) + first * view.strides[dim] * bytes;
+  view.shape[dim] = count;
+  return view;
+}
+
+/// @throws InvalidArgument for what the kernels could not read or write.
+void check_pointers(const Call& call, const Plan& plan, const BackwardArguments& args,
+                    std::span<std::byte> workspace) {
+  const Plan& steps = plan.parts.empty() ? plan : plan.parts.front();
+  const PlannedKernel* const sm90 = kernel_of(steps, KernelFamily::Sm90Backward);  // makes all three
+  const KernelSpec keys = sm90 != nullptr ? sm90->spec : spec_of(steps, KernelFamily::Sm80BackwardKeys);
+  const KernelSpec queries = sm90 != nullptr ? sm90->spec : spec_of(steps, KernelFamily::Sm80BackwardQueries);
+  const int load_bytes = std::max(keys.load_bytes, queries.load_bytes);
+  const bool copied = !workspace_piece(plan, workspace, kPieceDout).empty();
+  call.check_forward(args.forward, load_bytes, sm90 != nullptr ? load_bytes : 2);
+  call.check("dout", args.dout, copied ? 2 : load_bytes);
+  call.check("dlse", args.dlse, 4);
+  call.check("dq", args.dq, queries.store_bytes);
+  call.check("dk", args.dk, keys.store_bytes);
+  call.check("dv", args.dv, keys.store_bytes);
+  call.check("dsinks", args.dsinks, 4);
+  call.check("dbias", args.dbias, static_cast<int>(dtype_bytes(args.dbias.dtype)));
+  call.check_workspace(workspace);
+}
+
+/// Kernels loaded and parameters filled of the steps of one plan.
+class PreparedBackward {
+ public:
+  PreparedBackward(const Call& call, const Plan& plan, const BackwardArguments& args,
+                   std::span<std::byte> workspace)
+      : call_(call), params_{backward_params(plan, args, workspace), std::nullopt} {
+    params_.backward.forward.error_flag = call.error_flag();
+    if (const PlannedKernel* const sm90 = kernel_of(plan, KernelFamily::Sm90Backward)) {
+      const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };
+      params_.sm90 = sm90_backward_params(plan, *sm90, args, workspace, params_.backward, encode);
+    }
+    launches_ = call.prepare(plan, [&](KernelFamily family) { return kernel_parameters(family, params_); });
+  }
+  PreparedBackward(const PreparedBackward&) = delete;  // launches hold addresses of the parameters
+  PreparedBackward& operator=(const PreparedBackward&) = delete;
+
+  void queue(Stream stream) const { call_.queue(launches_, stream); }
+
+ private:
+  const Call& call_;
+  CallParams params_;
+  Call::Launches launches_;
+};
+
 }  // namespace
 
 BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
@@ -113,31 +168,34 @@ BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
   return params;
 }
 
+BackwardArguments part_arguments(const Plan& plan, std::size_t part, const BackwardArguments& args) {
+  std::int64_t first_k = 0;
+  for (std::size_t i = 0; i < part; ++i) first_k += plan.parts[i].problem->num_heads_k;
+  const AttentionProblem& p = *plan.parts[part].problem;
+  const std::int64_t first_q = first_k * p.group();
+  BackwardArguments of = args;
+  ForwardArguments& forward = of.forward;
+  for (TensorView* rows : {&forward.q, &forward.out, &of.dout, &of.dq})
+    *rows = heads_of(*rows, 1, first_q, p.num_heads_q);
+  for (TensorView* rows : {&forward.k, &forward.v, &of.dk, &of.dv})
+    *rows = heads_of(*rows, 1, first_k, p.num_heads_k);
+  for (TensorView* lse : {&forward.softmax_lse, &of.dlse}) *lse = heads_of(*lse, 1, first_q, p.num_heads_q);
+  for (TensorView* sinks : {&forward.sinks, &of.dsinks}) *sinks = heads_of(*sinks, 0, first_q, p.num_heads_q);
+  return of;
+}
+
 void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
                   Stream stream) {
   const Call call(args.forward.q);
-  const PlannedKernel* const sm90 = kernel_of(plan, KernelFamily::Sm90Backward);  // makes all three
-  const KernelSpec keys = sm90 != nullptr ? sm90->spec : spec_of(plan, KernelFamily::Sm80BackwardKeys);
-  const KernelSpec queries = sm90 != nullptr ? sm90->spec : spec_of(plan, KernelFamily::Sm80BackwardQueries);
-  const int load_bytes = std::max(keys.load_bytes, queries.load_bytes);
-  const bool copied = !workspace_piece(plan, workspace, kPieceDout).empty();
-  call.check_forward(args.forward, load_bytes, sm90 != nullptr ? load_bytes : 2);
-  call.check("dout", args.dout, copied ? 2 : load_bytes);
-  call.check("dlse", args.dlse, 4);
-  call.check("dq", args.dq, queries.store_bytes);
-  call.check("dk", args.dk, keys.store_bytes);
-  call.check("dv", args.dv, keys.store_bytes);
-  call.check("dsinks", args.dsinks, 4);
-  call.check("dbias", args.dbias, static_cast<int>(dtype_bytes(args.dbias.dtype)));
-  call.check_workspace(workspace);
-
-  CallParams params{backward_params(plan, args, workspace), std::nullopt};
-  params.backward.forward.error_flag = call.error_flag();
-  if (sm90 != nullptr) {
-    const auto encode = [&](const TiledTensor& tensor) { return encode_tensor_map(call.driver(), tensor); };
-    params.sm90 = sm90_backward_params(plan, *sm90, args, workspace, params.backward, encode);
+  check_pointers(call, plan, args, workspace);
+  std::deque<PreparedBackward> prepared;  // all, before the first one is queued
+  prepared.emplace_back(call, plan, args, workspace);
+  const std::span<std::byte> memory = workspace_piece(plan, workspace, kPieceParts);
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    prepared.emplace_back(call, plan.parts[i], part_arguments(plan, i, args),
+                          memory.first(plan.parts[i].workspace_bytes()));
   }
-  call.launch(plan, stream, [&](KernelFamily family) { return kernel_parameters(family, params); });
+  for (const PreparedBackward& part : prepared) part.queue(stream);
 }
 
 }  // namespace onepass::cuda

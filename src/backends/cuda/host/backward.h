@@ -15,6 +15,9 @@ namespace onepass::cuda {
 void run_backward(const Plan& plan, const BackwardArguments& args, std::span<std::byte> workspace,
                   Stream stream);
 
+/// The part of a call that plan.parts[part] is for: its heads of every tensor that has heads.
+BackwardArguments part_arguments(const Plan& plan, std::size_t part, const BackwardArguments& args);
+
 /// Everything but error_flag. Pointers are copied, never followed.
 BackwardParams backward_params(const Plan& plan, const BackwardArguments& args,
                                std::span<std::byte> workspace);
