@@ -11,7 +11,14 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 constexpr std::int64_t kRowsApart = 256;                          // of an item that makes dQ alone
 constexpr std::int64_t kMostJointBytes = std::int64_t{64} << 20;  // of a thread's dQ in f32
-constexpr std::int64_t kItemsPerThread = 2;                       // so that threads end together
+
+/// Whether one item for each key head, of five products, takes the threads less time than items of seven.
+/// Sequences that differ in length want items to spare, so that threads end together.
+bool whole_heads_pay(const AttentionProblem& p, std::int64_t heads, std::int64_t threads) {
+  if (threads == 1) return true;
+  const bool alike = p.q_layout != SequenceLayout::Packed && !p.has_seqused_q && !p.has_seqused_k;
+  return alike ? 5 * ceil_div(heads, threads) * threads <= 7 * heads : heads >= 2 * threads;
+}
 
 }  // namespace
 
@@ -21,8 +28,7 @@ CpuBackwardConfig choose_cpu_backward(const AttentionProblem& problem, const Dev
   const int threads = std::max(1, requested_threads > 0 ? requested_threads : device.num_processors);
   const std::int64_t rows = problem.seqlen_q * problem.group(), heads = problem.batch * problem.num_heads_k;
   config.tile_n = choose_cpu_tile_n(problem, device);
-  config.joint =
-      (threads == 1 || heads >= kItemsPerThread * threads) && rows * problem.head_dim * 4 <= kMostJointBytes;
+  config.joint = whole_heads_pay(problem, heads, threads) && rows * problem.head_dim * 4 <= kMostJointBytes;
   config.tile_m = std::max<std::int64_t>(1, config.joint ? rows : std::min(rows, kRowsApart));
   config.num_items =
       config.joint ? heads

@@ -55,6 +55,22 @@ TEST(heuristics_backward, heads_enough_for_the_threads_are_items_of_five_product
   EXPECT_TRUE(choose_cpu_backward(backward_problem(1, 2, 1, 512, 64), invented_cpu(4), 1).joint);
 }
 
+TEST(heuristics_backward, heads_are_items_where_few_threads_would_have_none) {
+  const auto joint = [](std::int64_t heads, auto change) {
+    AttentionProblem problem = backward_problem(1, heads, heads, 512, 64);
+    change(problem);
+    return choose_cpu_backward(problem, invented_cpu(4), 0).joint;
+  };
+  const auto as_it_is = [](AttentionProblem&) {};
+  EXPECT_FALSE(joint(2, as_it_is));
+  EXPECT_TRUE(joint(3, as_it_is));  // 5 x 4 / 3 < 7
+  EXPECT_TRUE(joint(4, as_it_is));
+  EXPECT_FALSE(joint(5, as_it_is));  // three threads would wait for the fifth
+  const auto ragged = [](AttentionProblem& problem) { problem.has_seqused_k = true; };
+  EXPECT_FALSE(joint(4, ragged));
+  EXPECT_TRUE(joint(8, ragged));
+}
+
 TEST(heuristics_backward, workspace_holds_a_float_for_each_row_and_no_scores) {
   const Plan plan = gpu_plan(backward_problem(1, 16, 16, 65536, 128), "a100");
   EXPECT_EQ(plan.workspace_bytes(), 2u * 16 * 65536 * 4);
