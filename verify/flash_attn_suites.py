@@ -107,11 +107,12 @@ def keep_short(function, longest: int) -> None:
 
 
 def memory_of(arguments: dict, definition: str) -> int:
-    """Bytes that a case may need: what the suites' references keep, some 16 matrices of float32 scores of up to 60
-    sequences times heads, and what the test takes only to leave less ("N * 1024 ** 3" in its text)."""
+    """Bytes that a case may need: for up to 60 sequences times heads what the suites' references keep, some 16 matrices of
+    scores and three copies of q and k in float32, and what the test takes only to leave less ("N * 1024 ** 3")."""
     lengths = [value for name, value in arguments.items() if re.fullmatch("seqlen(_q|_k)?", name)] or [1]
+    scores, rows = lengths[0] * lengths[-1], lengths[0] + lengths[-1]
     taken = sum(map(int, re.findall(r"(\d+) \* 1024 \*\* 3", definition)))
-    return (2 + taken) * GIB + 16 * 60 * 4 * lengths[0] * lengths[-1]
+    return (2 + taken) * GIB + 60 * 4 * (16 * scores + 3 * rows * arguments.get("d", 256))
 
 
 # --- A suite, loaded under the names that it imports --------------------------------------------------------------------
@@ -211,7 +212,7 @@ def load_all(given: argparse.Namespace) -> tuple[dict, dict]:
 def reason_of(message: str) -> str:
     """A short name for what a NotImplementedError refuses."""
     for pattern in (r": (dropout)_p is", r": ((?:a gradient of )?\w+) is given, and is not supported",
-                    r": (\w+ is given with k of 8 bits)", r": (\w+) is .*not supported", r"(no implementation) on"):
+                    r": (\w+) is .*not supported", r"(no implementation) on"):
         if found := re.search(pattern, message):
             return found.group(1)
     return message.splitlines()[0]
@@ -354,10 +355,11 @@ class Memory:
             self.changed.notify_all()
 
 
-def free_memory(device: str) -> int:
+def memory_for_cases(device: str, num_workers: int) -> int:
+    """What is free now, but for the context of each worker on a GPU."""
     if device == "cuda":
         import torch
-        return torch.cuda.mem_get_info()[0]
+        return torch.cuda.mem_get_info()[0] - num_workers * GIB
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -456,7 +458,7 @@ def main() -> int:
     if given.longest is not None:
         command += ["--longest", str(given.longest)]
     with tempfile.TemporaryFile("w+") as log:
-        memory = free_memory(given.device)
+        memory = memory_for_cases(given.device, given.jobs)
         results = run(cases, given.jobs, memory, command, log)
         write(given, results)  # the rest may take long
         if again := [result["drawn"] for result in results if lacked_memory(result)]:

@@ -52,19 +52,46 @@ def append_new(function, q, k_cache, v_cache, k, v, *, cache_seqlens, block_tabl
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k.device)
     written = (k, v, k_cache, v_cache)
-    if k.element_size() == 1 and len({x.dtype for x in written}) == 1:
-        if rotary_cos is not None or any(x.shape[-1] % 2 for x in written):
-            given = "rotary_cos is given" if rotary_cos is not None else "head_dim is odd"
-            refuse(function, f"{given} with k of 8 bits, and is not supported yet", "keys of 8 bits of an even head_dim, "
-                   "turned already", "turn k before it is converted, and leave the tables out")
-        written = tuple(x.view(torch.float16) for x in written)  # rows that do not turn are copied bit for bit
-    lengths = torch.empty_like(cache_seqlens)
-    turned = torch.empty_like(q) if rotary_cos is not None else None
     call = _run
     if (is_dynamo_compiling() or _is_tracing() or _len_torch_dispatch_stack()
             or _core.are_more_than_values((q, *written))):
         call = torch.ops.onepass.append_kv
-    call(*written, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, rotary_cos, rotary_sin,
-         rotary_positions, q if turned is not None else None, cu_seqlens_q if turned is not None else None, lengths,
-         turned, rotary_interleaved, not each_row_its_position)
+    turned = torch.empty_like(q) if rotary_cos is not None else None
+    rotary = (rotary_cos, rotary_sin, rotary_positions, q if turned is not None else None,
+              cu_seqlens_q if turned is not None else None)
+    options = (rotary_interleaved, not each_row_its_position)
+    lengths = torch.empty_like(cache_seqlens)
+    left_to_turn = turned
+    if k.element_size() == 1 and len({x.dtype for x in written}) == 1:
+        _check_eight_bits(function, written, rotary_cos)
+        if turned is not None:
+            k = _turned_keys(call, k, cu_seqlens_new, cache_seqlens, rotary, lengths, turned, options)
+            rotary, left_to_turn = (None,) * 5, None
+        # Rows that do not turn are copied bit for bit.
+        written = tuple(x.view(torch.float16) for x in (k, v, k_cache, v_cache))
+    call(*written, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, *rotary, lengths, left_to_turn, *options)
     return q if turned is None else turned, lengths
+
+
+def _check_eight_bits(function, written, rotary_cos):
+    if any(x.shape[-1] % 2 for x in written):
+        refuse(function, "head_dim is odd with k of 8 bits, and is not supported yet", "an even head_dim",
+               "pad k, v and the cache")
+    if rotary_cos is not None and not written[0].is_floating_point():
+        refuse(function, f"rotary_cos is given with k of {written[0].dtype}, and is not supported yet",
+               "rotary tables for keys of floating-point types", "turn k before it is converted")
+
+
+def _turned_keys(call, k, cu_seqlens_new, cache_seqlens, rotary, lengths, turned, options):
+    """8-bit keys, turned in q's type as keys of a cache of their own; and q, which goes to `turned`."""
+    cos, sin, positions, q, cu_seqlens_q = rotary
+    wide = k.to(q.dtype)
+    cos, sin = (x.to(wide.dtype) if x.element_size() == 1 else x for x in (cos, sin))
+    cache, table = torch.empty_like(wide), None
+    if cu_seqlens_new is not None:  # row t of sequence b is page cu_seqlens_new[b] + t, of one row
+        rows = torch.arange(k.shape[0], dtype=torch.int32, device=k.device)
+        cache, table = cache[:, None], cu_seqlens_new[:-1, None] + rows
+    call(wide, wide[..., :1], cache, torch.empty_like(cache[..., :1]), cu_seqlens_new, None, table, None, cos, sin,
+         cache_seqlens if positions is None else positions, q, cu_seqlens_q, lengths, turned, *options)
+    most = torch.finfo(k.dtype).max
+    return cache.view(k.shape).clamp_(-most, most).to(k.dtype)

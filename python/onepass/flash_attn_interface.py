@@ -3,9 +3,8 @@
     from onepass.flash_attn_interface import flash_attn_func    # in place of: from flash_attn_interface import ...
 
 The log-sum-exp is -inf for rows without keys. `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` have no
-effect. Not supported yet, each refused by name: qv, attention_chunk, and in flash_attn_with_kvcache rotary embedding of
-8-bit keys and gradients through new keys. backward() gives gradients of dense and packed tensors, the same bits in every
-run.
+effect. Not supported yet, each refused by name: qv, attention_chunk, and gradients through new keys of
+flash_attn_with_kvcache. backward() gives gradients of dense and packed tensors, the same bits in every run.
 
 Symbols: b sequences, sq and sk lengths, tq and tk rows of all sequences together, h query heads, g key heads (h is a
 multiple of g), d head dimension of q and k, dv of v.
@@ -141,7 +140,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
             do positions of rotary_cos. With cache_batch_idx or page_table a GPU reads pages of one key: slower.
         page_table: int32 (b, max_pages): the pages of each sequence.
         k, v: (b, s_new, g, d), or packed (t_new, g, d) with cu_seqlens_k_new: written into the cache behind the keys
-            that it holds, then part of the attention. In 8 bits only with a cache of the same, and without rotary_cos.
+            that it holds, then part of the attention. In 8 bits with a cache of the same; turned in q's type, then
+            rounded again (int8 only without rotary_cos).
         rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at rotary_seqlens (default:
             cache_seqlens) and after; those of q all at that one without causal and window_size.
         qv: None only.

@@ -136,6 +136,36 @@ def test_new_keys_of_eight_bits_are_written_bit_for_bit(dtype):
         assert torch.equal(cache.view(torch.uint8), expected)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_new_keys_of_eight_bits_are_turned_before_they_are_rounded(packed, interleaved):
+    dtype = torch.float8_e4m3fn
+    q, k, v = (random(2, 3, heads, 16).to(dtype) for heads in (4, 2, 2))
+    k[0, 0, 0] = 448  # turned, it may be more than there is
+    lengths, positions = (torch.tensor(x, dtype=torch.int32) for x in ([7, 2], [3, 1]))
+    angles = torch.rand(12, 6) * 6
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    cu = torch.tensor([0, 3, 4], dtype=torch.int32)  # of the second sequence, one row
+    used = (3, 1) if packed else (3, 3)
+    rows = [x[:, :3].flatten(0, 1)[:4] if packed else x for x in (q, k, v)]
+    results = []
+    for kind in (dtype, torch.float32):
+        caches = [torch.zeros(2, 12, 2, 16).to(kind) for _ in range(2)]
+        new = [x if kind == dtype else x.float() for x in rows]
+        tables = [x if kind == dtype else x.float() for x in (cos, sin)]
+        out = flash_attn_interface.flash_attn_with_kvcache(
+            new[0], *caches, *new[1:], rotary_cos=tables[0], rotary_sin=tables[1], cache_seqlens=lengths, causal=True,
+            rotary_seqlens=positions, rotary_interleaved=interleaved, cu_seqlens_q=cu if packed else None,
+            cu_seqlens_k_new=cu if packed else None, max_seqlen_q=3 if packed else None)
+        results.append((out.float(), *(cache.float() for cache in caches)))
+    (out, keys, values), (_, wide_keys, wide_values) = results
+    torch.testing.assert_close(keys, wide_keys.clamp(-448, 448), rtol=1 / 14, atol=1e-2)
+    assert torch.equal(values, wide_values)
+    for b, count in enumerate(used):
+        assert keys[b, lengths[b] : lengths[b] + count].any() and not keys[b, lengths[b] + count :].any()
+    assert out.isfinite().all()
+
+
 def test_positions_without_rotary_tables_have_no_effect():
     q, k, v, held = random(1, 1, 2, 8), random(1, 1, 2, 8), random(1, 1, 2, 8), torch.tensor([2], dtype=torch.int32)
     caches = random(2, 1, 4, 2, 8)
@@ -171,15 +201,15 @@ def test_parts_without_keys_combine_to_zeros(num_splits):
 
 
 X = torch.ones(1, 2, 2, 8)
-E = X.to(torch.float8_e4m3fn)
+E, I = X.to(torch.float8_e4m3fn), X.to(torch.int8)
 
 
 @pytest.mark.parametrize("call, words", [
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, qv=X), "flash_attn_func: qv is given"),
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, attention_chunk=4), "attention_chunk is 4"),
     (lambda: flash_attn_interface.flash_attn_func(X, X, X, q_descale=X), "q_descale is given, and q is torch.float32"),
-    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, E, E, E, E, cache_seqlens=0, rotary_cos=X, rotary_sin=X),
-     "rotary_cos is given with k of 8 bits"),
+    (lambda: flash_attn_interface.flash_attn_with_kvcache(X, *4 * [I], cache_seqlens=0, rotary_cos=X, rotary_sin=X),
+     "rotary_cos is given with k of torch.int8"),
     (lambda: flash_attn_interface.flash_attn_with_kvcache(X[..., :7], *4 * [E[..., :7]], cache_seqlens=0),
      "head_dim is odd with k of 8 bits"),
     (lambda: flash_attn_interface.flash_attn_with_kvcache(X, X, X, k=X, v=X), "k is given without cache_seqlens"),

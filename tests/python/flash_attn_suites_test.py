@@ -90,9 +90,11 @@ def load_program():
 
 def test_cases_that_run_together_fit_into_memory():
     program = load_program()
-    small = program.memory_of({"seqlen_q": 16, "seqlen_k": 128}, "")
-    assert small < program.memory_of({"seqlen": 4096, "d": 64}, "") > 50 << 30
-    assert program.memory_of({"seqlen_q": 16, "seqlen_k": 128}, "x = torch.empty(70 * 1024 ** 3)") == small + (70 << 30)
+    small = program.memory_of({"seqlen_q": 16, "seqlen_k": 128, "d": 64}, "")
+    assert small < 3 << 30 < 50 << 30 < program.memory_of({"seqlen": 4096, "d": 64}, "")
+    assert program.memory_of({"seqlen_q": 1, "seqlen_k": 128 * 1024, "d": 256}, "") > 20 << 30
+    assert program.memory_of({"seqlen_q": 16, "seqlen_k": 128, "d": 64},
+                             "x = torch.empty(70 * 1024 ** 3)") == small + (70 << 30)
     room, waiting = program.Memory(10), [("a", 0, 6), ("b", 0, 7), ("c", 0, 4), ("d", 0, 12)]
     first, second = (room.take_first_that_fits(waiting) for _ in range(2))
     assert (first[0], second[0]) == ("a", "c")
