@@ -30,6 +30,7 @@ inline constexpr EmulatedCase kCases[] = {
     {"h200", "f16_b1_hq1_sq129_sk65_d64"},
     {"h200", "f16_b1_hq2_hk1_sq150_sk140_d64_wl20_wr5"},
     {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packed_ragged_gap_seed2"},
+    {"h200", "bf16_b3_hq2_hk1_sq100_sk90_d64_causal_packedk_ragged_gap_seed2"},
     // few rows: 64 of them, grouped heads packed
     {"h200", "bf16_b1_hq6_hk2_sq5_sk130_d64_causaltl_wl3"},
     {"h200", "bf16_b1_hq4_hk1_sq7_sk40_d64_causal_sink"},
@@ -119,6 +120,7 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     {"h200", "bf16_b1_hq12_hk1_sq3_sk1200_d128_page16_causal_wl60_wr1_ragged_split3_sink"},
     // head_dim 64: 24 rows
     {"h200", "bf16_b2_hq4_hk1_sq1_sk400_d64_ragged_split2"},
+    {"h200", "bf16_b3_hq4_hk1_sq1_sk400_d64_packedk_ragged_gap_seed2_split2"},
     {"h200", "f16_b1_hq71_hk1_sq1_sk520_d64_split2"},
     {"h200", "bf16_b2_hq8_hk1_sq4_sk1200_d64_page16_causal_ragged_split2"},
     {"h200", "bf16_b2_hq4_hk1_sq4_sk300_d64_page8_causal_ragged_softcap5_alibi_split2"},
