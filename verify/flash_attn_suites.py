@@ -11,7 +11,8 @@ own helpers (padding, rotary embedding) come from the checkout. Needs torch, pyt
 for the cases with rotary embedding. Nothing of the checkout is changed or kept.
 
 With --device cpu the same cases run without a GPU: "cuda" is read as "cpu" in the suites, loops that look for races run
-twice, and sequences are at most 256 long (--longest). It checks the modules and the CPU's implementations.
+twice, sequences are at most 256 long (--longest), and what may need more memory than is free is skipped. It checks the
+modules and the CPU's implementations.
 
 What the modules do not have is left out where the rest of the case can still be checked, and listed with the case:
   backward           where a gradient is refused it is NaN; a case passes whose other assertions hold
@@ -108,11 +109,13 @@ def keep_short(function, longest: int) -> None:
 
 def memory_of(arguments: dict, definition: str) -> int:
     """Bytes that a case may need: for up to 60 sequences times heads what the suites' references keep, some 16 matrices of
-    scores and three copies of q and k in float32, and what the test takes only to leave less ("N * 1024 ** 3")."""
+    scores and three copies of q and k (of each split) in float32, and what the test takes only to leave less
+    ("N * 1024 ** 3")."""
     lengths = [value for name, value in arguments.items() if re.fullmatch("seqlen(_q|_k)?", name)] or [1]
     scores, rows = lengths[0] * lengths[-1], lengths[0] + lengths[-1]
     taken = sum(map(int, re.findall(r"(\d+) \* 1024 \*\* 3", definition)))
-    return (2 + taken) * GIB + 60 * 4 * (16 * scores + 3 * rows * arguments.get("d", 256))
+    copies = 3 * (1 + arguments.get("num_splits", 0))
+    return (2 + taken) * GIB + 60 * 4 * (16 * scores + copies * rows * arguments.get("d", 256))
 
 
 # --- A suite, loaded under the names that it imports --------------------------------------------------------------------
@@ -363,7 +366,8 @@ def memory_for_cases(device: str, num_workers: int) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(cases: list, num_workers: int, memory: int, command: list[str], log) -> list[dict]:
+def run(cases: list, num_workers: int, memory: int, command: list[str], log, on_progress) -> list[dict]:
+    """The results of all cases; `on_progress` gets those that there are, now and then."""
     results, waiting, room, lock = [], list(cases), Memory(memory), threading.Lock()
     begin = time.monotonic()
 
@@ -378,6 +382,7 @@ def run(cases: list, num_workers: int, memory: int, command: list[str], log) -> 
                     failed = sum(result["result"] == "failed" for result in results)
                     print(f"{len(results)} of {len(cases)} cases, {failed} failed, "
                           f"{time.monotonic() - begin:.0f} s", flush=True)
+                    on_progress(results)
         worker.stop()
 
     threads = [threading.Thread(target=serve, args=[index]) for index in range(num_workers)]
@@ -459,12 +464,16 @@ def main() -> int:
         command += ["--longest", str(given.longest)]
     with tempfile.TemporaryFile("w+") as log:
         memory = memory_for_cases(given.device, given.jobs)
-        results = run(cases, given.jobs, memory, command, log)
+        too_large = [case for case in cases if case[2] > memory] if given.device == "cpu" else []
+        skipped = [{"drawn": case, "case": f"{case[0]} {case[1]}", "result": "skipped", "reason": "it needs more memory"}
+                   for case in too_large]
+        results = skipped + run([case for case in cases if case not in too_large], given.jobs, memory, command, log,
+                                lambda results: write(given, skipped + results))
         write(given, results)  # the rest may take long
         if again := [result["drawn"] for result in results if lacked_memory(result)]:
             print(f"{len(again)} cases again, one at a time, that found too little memory")
-            results = [result for result in results if not lacked_memory(result)]
-            results += run(again, 1, memory, command, log)
+            kept = [result for result in results if not lacked_memory(result)]
+            results = kept + run(again, 1, memory, command, log, lambda results: write(given, kept + results))
         log.seek(0)
         last_words = log.read()[-3000:]
     summary = write(given, results)
