@@ -51,14 +51,21 @@ def cache_keys(function: str, k_cache, v_cache, batch: int, cache_seqlens, cache
 def _one_buffer(function: str, k_cache, v_cache):
     """k and v [rows, heads, head_dim] over all of a cache, and how many rows apart its sequences or pages begin."""
     num, size = k_cache.shape[:2]
-    row_strides = [x.stride(1) if size > 1 else x.stride(0) for x in (k_cache, v_cache)]
-    steps = {divmod(x.stride(0), stride) if num > 1 and stride > 0 else (size, 0)
-             for x, stride in zip((k_cache, v_cache), row_strides)}
-    step, rest = steps.pop()
-    if steps or rest != 0 or step < size:
+    (k_stride, step), (v_stride, v_step) = _row_stride_and_step(k_cache), _row_stride_and_step(v_cache)
+    if step != v_step or step < size:
         refuse(function, f"cache_leftpad is given, and the strides of k_cache {k_cache.stride()} and v_cache "
                f"{v_cache.stride()} are not those of rows in one buffer", "sequences (or pages) a whole number of rows "
                "apart, as many in k_cache as in v_cache", "pass contiguous caches")
     rows = (num - 1) * step + size
-    return *(x.as_strided((rows, *x.shape[2:]), (stride, *x.stride()[2:]))
-             for x, stride in zip((k_cache, v_cache), row_strides)), step
+    k, v = (cache.as_strided((rows, *cache.shape[2:]), (stride, *cache.stride()[2:]))
+            for cache, stride in ((k_cache, k_stride), (v_cache, v_stride)))
+    return k, v, step
+
+
+def _row_stride_and_step(cache):
+    """The stride of rows, and how many of it sequences are apart: 0 if not a whole number."""
+    num, size = cache.shape[:2]
+    stride = cache.stride(1) if size > 1 else cache.stride(0)
+    if num == 1:
+        return stride, size
+    return stride, cache.stride(0) // stride if stride > 0 and cache.stride(0) % stride == 0 else 0

@@ -269,6 +269,22 @@ def test_leftpad_counts_as_rows_of_the_cache_for_new_keys_and_their_positions(fo
         torch.testing.assert_close(out[b], expected[0], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("place", ["contiguous", "pages"])
+def test_leftpad_compiles_into_one_graph(place, dynamic):
+    q, k, v = random(3, 2, 4, 16), random(3, 2, 2, 16), random(3, 2, 2, 16)
+    k_cache, v_cache, _, where = cache_in(place)
+    pads, held = (torch.tensor(x, dtype=torch.int32) for x in (PADS, HELD))
+
+    def step(q, k_cache, v_cache, k, v, held, pads):
+        return flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=held, cache_leftpad=pads,
+                                                  causal=True, **where)
+
+    eager = step(q, k_cache.clone(), v_cache.clone(), k, v, held, pads)
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    assert torch.equal(compiled(q, k_cache, v_cache, k, v, held, pads), eager)
+
+
 def test_leftpad_of_a_whole_cache_and_its_gradients():
     q, k, v = (random(2, 6, 2, 8).float().requires_grad_() for _ in range(3))
     pads = torch.tensor([2, 0], dtype=torch.int32)
