@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "backends/cuda/kernels/common/gradient_rows.h"
-#include "backends/cuda/kernels/sm90/layout.h"
+#include "backends/cuda/kernels/sm90/backward_layout.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 
@@ -14,7 +14,6 @@ namespace onepass {
 namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-constexpr int kTileN = 128;
 constexpr std::int64_t kMostSumsPerL2 = 3;  // dQ's sums, in sizes of the L2 cache
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -22,8 +21,13 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 /// Queries of a step. S and dP of 128 fit into the registers that a narrow head leaves.
 int choose_tile_m(const AttentionProblem& p) { return std::max(p.head_dim, p.head_dim_v) <= 64 ? 128 : 64; }
 
+/// Keys of a tile: two warpgroups hold dK and dV of 64 each, or, past 128 columns, of the same 64.
+int choose_tile_n(const AttentionProblem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= 128 ? 128 : cuda::kBackwardWideKeys;
+}
+
 Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& device) {
-  const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, kTileN);
+  const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, choose_tile_n(p));
   Sm90BackwardOrder order;
   order.num_tiles = heads * n_blocks;
   if (order.num_tiles == 0) return order;
@@ -43,12 +47,13 @@ std::optional<std::string> decline_sm90_backward(const AttentionProblem& p, cons
   if (auto reason = decline_hopper(p, device)) return reason;
   if (auto reason = decline_stored_types(p)) return reason;
   if (p.has_score_terms()) return "takes neither softcap, ALiBi, bias nor a scale that is not positive";
-  if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0 || std::max(p.head_dim, p.head_dim_v) > 128 ||
-      (p.head_dim <= 64 && p.head_dim_v > 64)) {
+  const std::int64_t wider = std::max(p.head_dim, p.head_dim_v),
+                     narrower = std::min(p.head_dim, p.head_dim_v);
+  if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0 || wider > 256 ||
+      (wider > 128 ? narrower <= 64 : p.head_dim <= 64 && p.head_dim_v > 64)) {
     return fmt::format(
-        "takes head_dim and head_dim_v up to 128 in steps of 8, the former past 64 where the latter is, and "
-        "they "
-        "are {} and {}",
+        "takes head_dim and head_dim_v up to 256 in steps of 8, both past 64 where one is past 128, the "
+        "former where the latter is, and they are {} and {}",
         p.head_dim, p.head_dim_v);
   }
   if (auto reason = decline_tensor_maps(p)) return reason;
@@ -56,7 +61,7 @@ std::optional<std::string> decline_sm90_backward(const AttentionProblem& p, cons
   if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostMappedRows)
     return "counts rows in 30 bits";
   const std::int64_t blocks_q = p.batch * p.num_heads_q * ceil_div(p.seqlen_q, cuda::kGradientRowPad);
-  if (std::max(blocks_q, p.batch * p.num_heads_k * ceil_div(p.seqlen_k, kTileN)) > kMaxInt / 256)
+  if (std::max(blocks_q, p.batch * p.num_heads_k * ceil_div(p.seqlen_k, choose_tile_n(p))) > kMaxInt / 256)
     return "counts tiles in 31 bits";
   return std::nullopt;
 }
@@ -69,7 +74,7 @@ Sm90BackwardConfig choose_sm90_backward(const AttentionProblem& p, const DeviceI
   spec.head_dim = static_cast<int>(p.head_dim);
   spec.head_dim_v = static_cast<int>(p.head_dim_v);
   spec.tile_m = choose_tile_m(p);
-  spec.tile_n = kTileN;
+  spec.tile_n = choose_tile_n(p);
   spec.num_warps = 12;
   spec.mask_begin = p.window_left >= 0;
   spec.mask_end = !p.unmasked();
@@ -93,7 +98,7 @@ std::int64_t gradient_rows(const AttentionProblem& p) {
 std::int64_t sm90_dq_sum_columns(const KernelSpec& backward) {
   // What warpgroups share by columns is whole blocks of these.
   return backward.tile_m == 128 ? backward.head_dim
-                                : cuda::column_blocks(backward.head_dim) * cuda::kBlockColumns;
+                                : cuda::backward_columns(backward.head_dim, backward.tile_n);
 }
 
 std::int64_t choose_sm90_backward_parts(const AttentionProblem& p, const DeviceInfo& device) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backends/cuda/kernels/sm90/layout.h"
+#include "backends/cuda/kernels/sm90/backward_layout.h"
 #include "store/hash.h"
 #include "store/wgmma_text.h"
 
@@ -103,16 +103,18 @@ std::string sm90_backward_masks(const KernelSpec& spec) {
 /// The five products: S^T = K Q^T and dP^T = V dO^T, dV = P^T dO and dK = dS^T Q, dQ = dS K.
 std::string sm90_backward_products(const KernelSpec& spec) {
   const int m = spec.tile_m, n = spec.tile_n, steps_m = m / 16;
-  const int dq_columns =
-      m == 128 ? spec.head_dim : cuda::column_blocks(spec.head_dim) * cuda::kBlockColumns / 2;
+  const int half = cuda::backward_columns(spec.head_dim, n) / 2, dq_columns = m == 128 ? spec.head_dim : half;
+  const bool wide = n == cuda::kBackwardWideKeys;
+  const int dk_columns = wide ? half : spec.head_dim;
+  const int dv_columns = wide ? cuda::backward_columns(spec.head_dim_v, n) / 2 : spec.head_dim_v;
   std::vector<StepOffsets> steps_n;
   steps_n.reserve(static_cast<std::size_t>(n) / 16);
   for (int step = 0; step < n / 16; ++step) steps_n.push_back({column_offset(step, m), row_offset(step)});
   return fmt::format(
       "\n{}{}{}{}{}", wgmma_from_shared("score_product", spec.dtype, m, column_steps(spec.head_dim, n, m)),
       wgmma_from_shared("dprobability_product", spec.dtype, m, column_steps(spec.head_dim_v, n, m)),
-      wgmma_from_registers("dv_product", spec.dtype, spec.head_dim_v, steps_m, row_offset(1)),
-      wgmma_from_registers("dk_product", spec.dtype, spec.head_dim, steps_m, row_offset(1)),
+      wgmma_from_registers("dv_product", spec.dtype, dv_columns, steps_m, row_offset(1)),
+      wgmma_from_registers("dk_product", spec.dtype, dk_columns, steps_m, row_offset(1)),
       wgmma_from_shared("dq_product", spec.dtype, dq_columns, steps_n, OperandB::Rows));
 }
 

@@ -168,8 +168,8 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"4", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_split2"},
 };
 
-// sm90_backward, on small_device(): keys in tiles of 128, queries in steps of 64 (head_dim 128) or 128. Rows
-// of q that see no key are NaN, and keys that no query sees.
+// sm90_backward, on small_device(): keys in tiles of 128 (64 past head_dim 128), queries in steps of 64 (128
+// to head_dim 64). Rows of q that see no key are NaN, and keys that no query sees.
 inline constexpr EmulatedCase kBackwardCases[] = {
     {"small", "bf16_b1_hq1_sq128_sk128_d128"},
     {"small", "bf16_b2_hq2_sq70_sk300_d128"},
@@ -188,6 +188,15 @@ inline constexpr EmulatedCase kBackwardCases[] = {
     {"small", "bf16_b1_hq1_sq130_sk140_d96_causal"},
     {"small", "f16_b1_hq1_sq70_sk80_d80_dv72_causal_bhsd"},
     {"small", "bf16_b1_hq1_sq140_sk130_d40_dv64_sink"},
+    // wide heads: keys in tiles of 64, which both warpgroups have
+    {"small", "bf16_b1_hq2_sq130_sk150_d256"},
+    {"small", "f16_b2_hq2_hk1_sq140_sk170_d256_causal"},
+    {"small", "bf16_b1_hq2_sq150_sk140_d192_causaltl_wl50"},
+    {"small", "bf16_b1_hq4_hk2_sq90_sk130_d192_dv128_causal"},
+    {"small", "f16_b3_hq2_hk1_sq100_sk140_d192_dv128_causal_packed_ragged_gap_seed2"},
+    {"small", "bf16_b2_hq2_sq70_sk100_d256_packed_ragged_gap_sink_seed4"},
+    {"small", "bf16_b1_hq1_sq70_sk80_d136_dv72_wl30_wr9_bhsd"},
+    {"small", "bf16_b1_hq1_sq70_sk80_d80_dv200_causal_bwd_dlse"},
 };
 
 }  // namespace onepass::emulator

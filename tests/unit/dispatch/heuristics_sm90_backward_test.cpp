@@ -42,8 +42,16 @@ TEST(heuristics_sm90_backward, a_head_dim_has_its_tile_and_a_mask_its_kernel) {
   EXPECT_EQ(name_of(window), "sm90_backward_bf16_d64_v64_m128n128w12c1s1b1_l16s16_end_sm90");
 }
 
+TEST(heuristics_sm90_backward, wide_heads_have_tiles_of_fewer_keys) {
+  AttentionProblem wide = backward(bf16_problem(2, 16, 4, 512, 512, 192));
+  EXPECT_EQ(name_of(wide), "sm90_backward_bf16_d192_v192_m64n64w12c1s1b1_l16s16_sm90");
+  wide.head_dim_v = 128;
+  EXPECT_EQ(name_of(wide), "sm90_backward_bf16_d192_v128_m64n64w12c1s1b1_l16s16_sm90");
+  EXPECT_EQ(choose_sm90_backward(wide, h200()).order.num_tiles, 2 * 4 * 512 / 64);
+}
+
 TEST(heuristics_sm90_backward, fits_the_shared_memory_of_a_hopper) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 136, 256}) {
     const KernelSpec spec =
         choose_sm90_backward(backward(bf16_problem(1, 1, 1, 64, 64, head_dim)), h200()).backward;
     EXPECT_LE(static_cast<std::int64_t>(shared_bytes(spec)), h200().shared_bytes_per_block) << head_dim;
@@ -109,6 +117,7 @@ TEST(heuristics_sm90_backward, head_dims_in_eights_have_sums_of_whole_column_blo
   EXPECT_EQ(sums(96, 96), 4 * 128 * 128u);
   EXPECT_EQ(sums(72, 40), 4 * 128 * 128u);
   EXPECT_EQ(sums(40, 64), 4 * 128 * 40u);
+  EXPECT_EQ(sums(136, 72), 4 * 128 * 256u);
 }
 
 TEST(heuristics_sm90_backward, sinks_get_their_gradients_from_a_step_of_their_own) {
@@ -147,7 +156,9 @@ TEST(heuristics_sm90_backward, declines_what_it_does_not_know_yet_with_the_value
               Optional(HasSubstr("scale that is not positive")));
   EXPECT_THAT(reason([](auto& p) { p.head_dim = 64; }), Optional(HasSubstr("they are 64 and 128")));
   EXPECT_THAT(reason([](auto& p) { p.head_dim = 132; }), Optional(HasSubstr("they are 132 and 128")));
-  EXPECT_THAT(reason([](auto& p) { p.head_dim_v = 192; }), Optional(HasSubstr("they are 128 and 192")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim_v = 264; }), Optional(HasSubstr("they are 128 and 264")));
+  EXPECT_THAT(reason([](auto& p) { p.head_dim = 192, p.head_dim_v = 64; }),
+              Optional(HasSubstr("they are 192 and 64")));
   EXPECT_THAT(reason([](auto& p) {
                 p.gradient->dout = {0, 0, 0, 0};
               }),

@@ -9,16 +9,18 @@
 //            global memory. Warpgroups 1 and 2: 64 keys each of S^T = K Q^T, dP^T = V dO^T, dV and dK, all but
 //            the first two with P^T, dS^T in registers; of dQ = dS K each half of the columns (kTileM 64) or of
 //            the rows (128), with dS of both through shared memory
-// Pipeline   kBackwardStages of Q and lse, dO and delta, dS and dQ. A step: dP issued behind S, P under dP; dS;
+// Wide       past head_dim 128 (kTileN 64): both warpgroups have all keys and half of the columns of dV, dK and dQ,
+//            and both make S and dP; one thread adds dQ
+// Pipeline   kStages of Q and lse, dO and delta, and dQ, two of dS. A step: dP issued behind S, P under dP; dS;
 //            barrier of both warpgroups; products of dQ, dV and dK, and dQ leaves under the last two. With
 //            registers to spare (kAhead) S of the next step is issued behind them. Nothing is in flight at the
 //            edge of the loop but that S, whose wait stands behind it: else ptxas serialises the products
 // dQ         f32 sums in global memory, in the order of the products' registers, added by the tensor memory
 //            accelerator 16 KB or more at a time. Order: backward_tiles.cuh; who adds first stores instead
-// Declines   score terms, a scale that is not positive, head dims past 128 (heuristics_sm90_backward.cpp)
+// Declines   score terms, a scale that is not positive, head dims past 256 (heuristics_sm90_backward.cpp)
 // Shared     backward_layout.h; all tiles in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread: dK head_dim / 2, dV head_dim_v / 2, S and dP kTileM / 2 each; dQ in those of S,
-//            P and dS packed kTileM / 4 each
+//            P and dS packed kTileM / 4 each. Wide: half of dK and dV
 // Numerics   P and dS are rounded to the inputs' type for the products; keys past the end are -inf in S
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 2; Shah et al. 2024 (arXiv:2407.08608), section 3.1
 #pragma once
@@ -49,25 +51,30 @@ struct BackwardSm90 {
   static constexpr BackwardSm90Layout<int> kAt =
       backward_sm90_layout<int>(kTileM, kTileN, Spec::kHeadDim, Spec::kHeadDimV);
   static constexpr int kSharedBytes = kAt.end;
-  static constexpr int kKeyBytes = sm90_tile_bytes(kTileN, Spec::kHeadDim);
-  static constexpr int kValueBytes = sm90_tile_bytes(kTileN, Spec::kHeadDimV);
-  static constexpr int kQueryBytes = sm90_tile_bytes(kTileM, Spec::kHeadDim);
-  static constexpr int kOutBytes = sm90_tile_bytes(kTileM, Spec::kHeadDimV);
+  // Wide heads: both warpgroups have the same keys, and each half of the columns of dK, dV and dQ.
+  static constexpr bool kWide = kTileN == kBackwardWideKeys;
+  static constexpr int kStages = backward_stages(kTileN);
+  static constexpr int kColumns = backward_columns(Spec::kHeadDim, kTileN);
+  static constexpr int kColumnsV = backward_columns(Spec::kHeadDimV, kTileN);
+  static constexpr int kKeyBytes = kTileN * kColumns * 2, kValueBytes = kTileN * kColumnsV * 2;
+  static constexpr int kQueryBytes = kTileM * kColumns * 2, kOutBytes = kTileM * kColumnsV * 2;
   static constexpr int kScoreBytes = kTileM * kTileN * 2;
   static constexpr int kRowBytes = kTileM * 4;       // of lse or delta
   static constexpr bool kSplitRows = kTileM == 128;  // of dQ, between the warpgroups
-  static constexpr int kDqRegisters = kSplitRows ? Spec::kHeadDim / 2 : column_blocks(Spec::kHeadDim) * 16;
+  static constexpr int kDqRegisters = kSplitRows ? Spec::kHeadDim / 2 : kColumns / 4;
   static constexpr int kDqHalfBytes = kDqRegisters * 128 * 4;
   static constexpr int kDqFloats = 2 * kDqRegisters * 128;
-  static constexpr bool kAhead = kTileM == 64;
+  static constexpr int kDkRegisters = (kWide ? kColumns / 2 : Spec::kHeadDim) / 2;
+  static constexpr int kDvRegisters = (kWide ? kColumnsV / 2 : Spec::kHeadDimV) / 2;
+  static constexpr bool kAhead = kTileM == 64 && !kWide;
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-  static_assert(kBackwardStages == 2 && kBackwardWorkPlaces == 2, "what goes round is counted by RoundOfTwo");
   enum NamedBarrier { kScores = 1, kClear };
 
-  static_assert(kTileN == 128 && (kTileM == 64 || kTileM == 128), "two warpgroups share a step like this");
+  static_assert(kWide ? kTileM == 64 : kTileN == 128 && (kTileM == 64 || kTileM == 128),
+                "two warpgroups share a step like this");
   static_assert(Spec::kHeadDim % 8 == 0 && Spec::kHeadDimV % 8 == 0, "rows are whole 16-byte pieces");
-  static_assert(kSplitRows || column_blocks(Spec::kHeadDim) % 2 == 0,
+  static_assert(kSplitRows || kColumns / kBlockColumns % 2 == 0,
                 "each warpgroup has whole blocks of 64 columns of dQ");
   static_assert(Spec::kMaskEnd || !Spec::kMaskBegin, "a window masks both ends of a row's keys");
 
@@ -80,8 +87,8 @@ struct BackwardSm90 {
 
   using Places = BackwardTile[kBackwardWorkPlaces];
   struct Barriers {
-    Uint64 q_full[kBackwardStages], q_empty[kBackwardStages], dout_full[kBackwardStages],
-        dout_empty[kBackwardStages], dq_full[kBackwardStages], dq_empty[kBackwardStages],
+    Uint64 q_full[kStages], q_empty[kStages], dout_full[kStages], dout_empty[kStages], dq_full[kStages],
+        dq_empty[kStages],
         work_full[kBackwardWorkPlaces], work_empty[kBackwardWorkPlaces], work_wanted, k_full, v_full,
         kv_empty;
     Places work;
@@ -92,8 +99,8 @@ struct BackwardSm90 {
   const ForwardParams& p;
   Uint32 shared_base;
   Barriers& barriers;
-  RoundOfTwo at;  // of the step
-  RoundOfTwo work_at;
+  Round<kStages> at;  // of the step
+  Round<kBackwardWorkPlaces> work_at;
 
   // Of a consumer.
   int consumer;  // index of the warpgroup
@@ -101,7 +108,7 @@ struct BackwardSm90 {
   Uint32 descriptor_base, rows_address, dscores_address, dq_address;
   StepBounds bounds;  // of the tile, with kAhead
   float s[kTileM / 2], dp[kTileM / 2];
-  float dk[Spec::kHeadDim / 2], dv[Spec::kHeadDimV / 2];
+  float dk[kDkRegisters], dv[kDvRegisters];
   Uint32 probabilities[kTileM / 4], dscores[kTileM / 4];
   float2 row_lse[kTileM / 8];
 
@@ -113,8 +120,8 @@ struct BackwardSm90 {
   }
 
   ONEPASS_DEVICE void init_barriers() {
-    constexpr int kWarps = 8, kSingles = 3;  // the producer and the two that add dQ
-    for (int i = 0; i < kBackwardStages; ++i) {
+    constexpr int kWarps = 8, kSingles = 1 + kStages;  // the producer and those that add dQ
+    for (int i = 0; i < kStages; ++i) {
       mbarrier_init(&barriers.q_full[i], 1);
       mbarrier_init(&barriers.q_empty[i], kWarps);
       mbarrier_init(&barriers.dout_full[i], 1);
@@ -147,7 +154,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE static void load(const TensorMap& map, Uint64* full, Uint32 shared, int row, int head,
                                   int batch_idx, Uint64 l2_hint) {
 #pragma unroll
-    for (int block = 0; block < column_blocks(kDim); ++block) {
+    for (int block = 0; block < backward_columns(kDim, kTileN) / kBlockColumns; ++block) {
       tma_load(map, full, shared + block * kRows * 128, block * kBlockColumns, row, head, batch_idx, l2_hint);
     }
   }
@@ -261,13 +268,13 @@ struct BackwardSm90 {
   ONEPASS_DEVICE Uint32 descriptor(int offset, int block_bytes) const {
     return descriptor_base + static_cast<Uint32>(offset / 16) + (static_cast<Uint32>(block_bytes / 16) << 16);
   }
-  static constexpr int kOwnKeys =
-      64 * 128;  // bytes from a warpgroup's rows of a block of columns to the next's
+  /// Bytes from a warpgroup's keys, of a block of columns, to the next's.
+  static constexpr int kOwnKeys = kWide ? 0 : 64 * 128;
 
   /// First of the thread's keys of the tile; the other is eight below. Asked for where few steps need it.
   ONEPASS_DEVICE static int own_key() {
     const Uint32 thread = static_cast<Uint32>(thread_index_again()) - 128;
-    return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+    return static_cast<int>((kWide ? thread / 32 % 4 : thread / 32) * 16 + thread % 32 / 4);
   }
   /// The thread's first query of a step; it has this one and the next of every eight.
   ONEPASS_DEVICE static int own_row() { return 2 * (thread_index_again() & 3); }
@@ -330,13 +337,13 @@ struct BackwardSm90 {
   }
 
   /// Q of a step that begins at row0, until it is there.
-  ONEPASS_DEVICE void await_queries(const BackwardTile& tile, RoundOfTwo step) {
+  ONEPASS_DEVICE void await_queries(const BackwardTile& tile, Round<kStages> step) {
     mbarrier_wait(&barriers.q_full[step.index()], step.parity());
     clear_queries<Spec::kHeadDim>(tile, at_byte(kAt.queries) + step.index() * kQueryBytes);
     if constexpr (kAhead) load_lse(step.index());
   }
   /// S^T of the step, issued.
-  ONEPASS_DEVICE void start_scores(RoundOfTwo step) {
+  ONEPASS_DEVICE void start_scores(Round<kStages> step) {
     forget(s);
     wgmma_fence();
     Spec::score_product(s, descriptor(kAt.keys + consumer * kOwnKeys, 16),
@@ -408,12 +415,15 @@ struct BackwardSm90 {
     pin(dp);
   }
 
+  ONEPASS_DEVICE int score_stage() const { return at.count & 1; }
+
   /// What the lane addresses of dS, which is queries x keys in shared memory: a warp's 16 keys are two pieces of
   /// 16 bytes of a row.
   ONEPASS_DEVICE Uint32 find_dscores_address() const {
     const Uint32 thread = threadIdx.x, matrix = thread / 8 % 4;
     const Uint32 query = matrix / 2 * 8 + thread % 8, piece = thread / 32 % 4 * 2 + matrix % 2;
-    return at_byte(kAt.dscores) + consumer * kTileM * 128 + query * 128 + (piece ^ query % 8) * 16;
+    return at_byte(kAt.dscores) + (kWide ? 0 : consumer * kTileM * 128) + query * 128 +
+           (piece ^ query % 8) * 16;
   }
 
   ONEPASS_DEVICE void make_dscores() {
@@ -427,17 +437,23 @@ struct BackwardSm90 {
             ElementTraits<Element>::pack(s[e] * (dp[e] - delta.x), s[e + 1] * (dp[e + 1] - delta.y));
       }
     }
-    const Uint32 target = dscores_address + at.index() * kScoreBytes;
+    const Uint32 target = dscores_address + score_stage() * kScoreBytes;
 #pragma unroll
-    for (int k = 0; k < kTileM / 16; ++k) stmatrix_x4_trans(target + k * 2048, dscores + 4 * k);
+    for (int k = 0; k < kTileM / 16; ++k) {
+      const bool own = !kWide || k / (kTileM / 32) == consumer;  // of what both have made
+      if (own) stmatrix_x4_trans(target + k * 2048, dscores + 4 * k);
+    }
     fence_proxy_async();
   }
+
+  /// Of a tile whose columns the warpgroups divide.
+  ONEPASS_DEVICE int own_half(int bytes) const { return kWide ? consumer * (bytes / 2) : 0; }
 
   ONEPASS_DEVICE void start_dv() {
     pin(dv);
     pin(probabilities);
     wgmma_fence();
-    Spec::dv_product(dv, probabilities, descriptor(kAt.dout + at.index() * kOutBytes, kTileM * 128), 1);
+    Spec::dv_product(dv, probabilities, descriptor(kAt.dout + at.index() * kOutBytes + own_half(kOutBytes), kTileM * 128), 1);
     wgmma_commit();
   }
   ONEPASS_DEVICE void finish_dv() {
@@ -449,15 +465,15 @@ struct BackwardSm90 {
     pin(dk);
     pin(dscores);
     wgmma_fence();
-    Spec::dk_product(dk, dscores, descriptor(kAt.queries + at.index() * kQueryBytes, kTileM * 128), 1);
+    Spec::dk_product(dk, dscores, descriptor(kAt.queries + at.index() * kQueryBytes + own_half(kQueryBytes), kTileM * 128), 1);
     wgmma_commit();
   }
   ONEPASS_DEVICE void start_dq(float (&dq)[kDqRegisters]) {
     forget(dq);
     wgmma_fence();
-    const int own_rows = kSplitRows ? consumer * kOwnKeys : 0;
+    const int own_rows = kSplitRows ? consumer * 64 * 128 : 0;
     const int own_columns = kSplitRows ? 0 : consumer * (kDqRegisters / 32) * kTileN * 128;
-    Spec::dq_product(dq, descriptor(kAt.dscores + at.index() * kScoreBytes + own_rows, 16),
+    Spec::dq_product(dq, descriptor(kAt.dscores + score_stage() * kScoreBytes + own_rows, 16),
                      descriptor(kAt.keys + own_columns, kTileN * 128));
     wgmma_commit();
   }
@@ -489,7 +505,7 @@ struct BackwardSm90 {
     pin(dq);
     if constexpr (!kAhead) finish_dv();
     hand_over_dq(dq);
-    RoundOfTwo next = at;
+    Round<kStages> next = at;
     next.advance();
     if constexpr (!kLast) await_queries(tile, next);
     if constexpr (kStartsNext) start_scores(next);
@@ -499,6 +515,36 @@ struct BackwardSm90 {
     if constexpr (kAhead) finish_dv();
     release(&barriers.q_empty[at.index()]);
     at = next;
+  }
+
+  /// The same of wide heads: dV and dK come first, as dQ needs the registers of P and dS.
+  template <bool kLast>
+  ONEPASS_DEVICE void multiply_wide(const BackwardTile& tile) {
+    make_dscores();
+    pack_probabilities();
+    start_dv();
+    start_dk();
+    named_barrier_sync(kScores, 256);
+    wgmma_wait<0>();
+    finish_dv();
+    pin(dk);
+    pin(dscores);
+    release(&barriers.q_empty[at.index()]);
+    float dq[kDqRegisters];
+    start_dq(dq);
+    wgmma_wait<0>();
+    pin(dq);
+    hand_over_dq(dq);
+    at.advance();
+    if constexpr (!kLast) await_queries(tile, at);
+  }
+  template <bool kLast>
+  ONEPASS_DEVICE void multiply_step(const BackwardTile& tile) {
+    if constexpr (kWide) {
+      multiply_wide<kLast>(tile);
+    } else {
+      multiply<kLast>(tile);
+    }
   }
 
   /// The tile, found again: no register holds its place over a walk.
@@ -528,10 +574,25 @@ struct BackwardSm90 {
         if (--heads == 0) break;
         steps = start_head();
       }
-      multiply<false>(tile);
+      multiply_step<false>(tile);
       make_probabilities(tile);
     }
-    multiply<true>(tile);
+    multiply_step<true>(tile);
+  }
+
+  /// The warpgroup's columns of a row; of wide heads the second may have zeros past the end.
+  template <int kDim, class Packed>
+  ONEPASS_DEVICE void store_own(unsigned short* row, bool inside, const Packed& packed) const {
+    if constexpr (kWide) {
+      constexpr int kFirst = backward_columns(kDim, kTileN) / 2;
+      if (consumer == 0) {
+        store_row<kFirst>(row, inside, packed);
+      } else {
+        store_row<kDim - kFirst>(row + kFirst, inside, packed);
+      }
+    } else {
+      store_row<kDim>(row, inside, packed);
+    }
   }
 
   ONEPASS_DEVICE void store(const BackwardTile& tile) const {
@@ -543,10 +604,10 @@ struct BackwardSm90 {
         return static_cast<unsigned short*>(t.data) + tile.batch_idx * t.batch_stride +
                (tile.seq.k_row0 + key) * t.row_stride + tile.head * t.head_stride;
       };
-      store_row<Spec::kHeadDimV>(row_of(all.backward.dv), inside, [&](int i) {
+      store_own<Spec::kHeadDimV>(row_of(all.backward.dv), inside, [&](int i) {
         return ElementTraits<Element>::pack(dv[4 * i + 2 * r], dv[4 * i + 2 * r + 1]);
       });
-      store_row<Spec::kHeadDim>(row_of(all.backward.dk), inside, [&](int i) {
+      store_own<Spec::kHeadDim>(row_of(all.backward.dk), inside, [&](int i) {
         return ElementTraits<Element>::pack(dk[4 * i + 2 * r] * p.softmax_scale,
                                             dk[4 * i + 2 * r + 1] * p.softmax_scale);
       });
@@ -562,9 +623,9 @@ struct BackwardSm90 {
     for (; more_work(); work_at.advance()) {
       const BackwardTile& tile = barriers.work[work_at.index()];
 #pragma unroll
-      for (int i = 0; i < Spec::kHeadDim / 2; ++i) dk[i] = 0;
+      for (int i = 0; i < kDkRegisters; ++i) dk[i] = 0;
 #pragma unroll
-      for (int i = 0; i < Spec::kHeadDimV / 2; ++i) dv[i] = 0;
+      for (int i = 0; i < kDvRegisters; ++i) dv[i] = 0;
       mbarrier_wait(&barriers.k_full, work_at.count & 1);
       mbarrier_wait(&barriers.v_full, work_at.count & 1);
       if (tile.m_min < tile.m_max) walk(tile);
@@ -587,7 +648,7 @@ struct BackwardSm90 {
       if (threadIdx.x % 32 != 0) return;
       if (warp == 0) schedule();
       if (warp == 1) produce();
-      if (warp >= 2) add_dq(warp - 2);
+      if (kStages == 2 ? warp >= 2 : warp == 2) add_dq(warp - 2);
     } else {
       take_registers<kConsumerRegisters>();
       consumer = warpgroup - 1;

@@ -17,12 +17,14 @@ struct RingPosition {
   }
 };
 
-/// The same for a ring of two, in one register.
-struct RoundOfTwo {
+/// The same for a ring of one or two, in one register.
+template <int kCount>
+struct Round {
+  static_assert(kCount == 1 || kCount == 2, "the bits of one number tell both");
   int count = 0;
   ONEPASS_DEVICE void advance() { ++count; }
-  ONEPASS_DEVICE int index() const { return count & 1; }
-  ONEPASS_DEVICE int parity() const { return count >> 1 & 1; }
+  ONEPASS_DEVICE int index() const { return kCount == 1 ? 0 : count & 1; }
+  ONEPASS_DEVICE int parity() const { return kCount == 1 ? count & 1 : count >> 1 & 1; }
 };
 
 }  // namespace onepass::cuda
