@@ -50,6 +50,12 @@ def test_wrong(seqlen):
     assert flash_attn_func(x, x, x).shape[1] + 0.5 <= seqlen - 1
 
 
+@pytest.mark.parametrize("difference", [1e-6, 1e-4])
+def test_zero(difference):
+    dq = torch.tensor(difference)
+    assert dq.item() <= 0.0
+
+
 def test_skipped():
     pytest.skip("not here")
 
@@ -71,13 +77,14 @@ def test_each_case_has_its_result_and_its_reason(tmp_path):
     told = json.loads((tmp_path / "out.json").read_text())
     summary = told["summary"]
     assert {name: summary[name] for name in ("drawn", "passed", "refused", "skipped", "failed")} == dict(
-        drawn=10, passed=3, refused=3, skipped=1, failed=3)  # none with 300 keys
+        drawn=12, passed=4, refused=3, skipped=1, failed=4)  # none with 300 keys
     assert summary["refused_for"] == {"dropout": 2, "no gradient": 1}
-    assert summary["passed_without"] == {"backward": 2, "attention_chunk": 1}
+    assert summary["passed_without"] == {"backward": 2, "attention_chunk": 1, "exact zeros": 1}
     failed = {case["case"]: case["text"] for case in told["cases"] if case["result"] == "failed"}
     assert failed["2.8::test_wrong[seqlen=4]"].endswith("<= seqlen - 1; 4.5; 3")
     assert "ended with status 3" in failed["2.8::test_that_ends_its_process 0"]
-    assert list(summary["failed_for"].values()) == [2, 1]
+    assert failed["2.8::test_zero[difference=0.0001]"].startswith("assert dq.item() <= 0.0; ")
+    assert list(summary["failed_for"].values()) == [2, 1, 1]
     assert list(summary["failed_for"])[0].startswith("2.8::test_wrong line 38: assert flash_attn_func(x")
 
 
