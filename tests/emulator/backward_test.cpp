@@ -16,10 +16,11 @@
 #include "problem/validate.h"
 #include "tests/emulator/block.h"
 #include "tests/emulator/cases.h"
-#include "tests/emulator/gradients.h"
 #include "tests/emulator/kernel_table.h"
 #include "tests/emulator/plan_on.h"
 #include "tests/emulator/tensor_map.h"
+#include "verify/check.h"
+#include "verify/tensor_views.h"
 
 namespace onepass::emulator {
 namespace {
@@ -49,7 +50,8 @@ void run_own_steps(const Plan& plan, const BackwardArguments& args, std::span<st
   for (const PlanStep& step : plan.steps) {
     SCOPED_TRACE(step.kernel);
     const KernelSpec& spec = step.gpu_kernel->spec;
-    const bool of_all = spec.family == KernelFamily::FillGradients;
+    const bool of_all =
+        spec.family == KernelFamily::FillGradients || spec.family == KernelFamily::BackwardSinks;
     const void* taken = of_all ? static_cast<const void*>(&params) : sm90.get();
     try {
       launch([&] { kernel_named(step.kernel).entry(taken); },
@@ -70,25 +72,39 @@ void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::b
   }
 }
 
+std::vector<double> gradients(const BackwardArguments& args) {
+  std::vector<double> values;
+  for (const auto& [name, view] : verify::gradients_of(args)) {
+    if (view->present()) verify::each_element(*view, [&](auto, auto, double x) { values.push_back(x); });
+  }
+  return values;
+}
+
+void expect_right(const verify::GradientTensors& tensors) {
+  const verify::CheckReport report = verify::check_gradients(tensors.args, tensors.options);
+  EXPECT_TRUE(report.passed) << report.text();
+  EXPECT_EQ(tensors.damage(), std::nullopt);
+}
+
 class emulated_backward : public ::testing::TestWithParam<EmulatedCase> {};
 
 TEST_P(emulated_backward, agrees_with_float64_and_with_itself_in_any_order_of_blocks) {
   SCOPED_TRACE(GetParam().text);
-  GradientTensors tensors(parse_case(GetParam().text));
+  verify::GradientTensors tensors = verify::make_gradient_tensors(parse_case(GetParam().text));
   const Plan plan = plan_on(small_device(), tensors);
   ASSERT_EQ(plan.implementation, "sm90_backward");
   verify::GuardedBuffer memory(plan.workspace_bytes());
   const std::span workspace(static_cast<std::byte*>(memory.data()), memory.size());
-  std::vector<char> first;
+  std::vector<double> first;
   for (const BlockOrder order : {BlockOrder::Ascending, BlockOrder::Descending}) {
-    tensors.poison_gradients();
+    tensors.poison_outputs();
     int error = 0;
     ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args, workspace, order, error));
     EXPECT_EQ(error, 0) << "a kernel reports a length out of bounds";
-    EXPECT_EQ(tensors.differences(), "");
+    expect_right(tensors);
     EXPECT_TRUE(memory.guards_intact()) << "memory beside the workspace was written";
-    if (first.empty()) first = tensors.gradient_bytes();
-    EXPECT_EQ(tensors.gradient_bytes(), first);
+    if (first.empty()) first = gradients(tensors.args);
+    EXPECT_EQ(gradients(tensors.args), first);
   }
 }
 
@@ -97,7 +113,7 @@ TEST(emulated_backward_parts, run_in_the_memory_of_the_largest) {
                            "f16_b2_hq3_sq130_sk140_d80_dv72_causal_bhsd_bwd",
                            "bf16_b3_hq6_hk3_sq100_sk190_d128_packed_ragged_gap_seed2_bwd"}) {
     SCOPED_TRACE(text);
-    GradientTensors tensors(parse_case(text));
+    verify::GradientTensors tensors = verify::make_gradient_tensors(parse_case(text));
     const Plan whole = plan_on(small_device(), tensors);
     ASSERT_TRUE(whole.parts.empty());
     for (const std::int64_t heads_of_most : {1, 2}) {
@@ -108,20 +124,21 @@ TEST(emulated_backward_parts, run_in_the_memory_of_the_largest) {
       EXPECT_EQ(plan.parts.back().problem->num_heads_k, heads_of_most);
       EXPECT_LT(plan.workspace_bytes(), whole.workspace_bytes());
       verify::GuardedBuffer memory(plan.workspace_bytes());
-      tensors.poison_gradients();
+      tensors.poison_outputs();
       int error = 0;
       ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
                                         {static_cast<std::byte*>(memory.data()), memory.size()},
                                         BlockOrder::Ascending, error));
       EXPECT_EQ(error, 0);
-      EXPECT_EQ(tensors.differences(), "");
+      expect_right(tensors);
       EXPECT_TRUE(memory.guards_intact());
     }
   }
 }
 
 TEST(emulated_backward_indices, whatever_they_are_a_launch_ends_and_stays_in_its_memory) {
-  GradientTensors tensors(parse_case("f16_b3_hq2_sq150_sk200_d128_packed_ragged_gap_seed4"));
+  const verify::GradientTensors tensors =
+      verify::make_gradient_tensors(parse_case("f16_b3_hq2_sq150_sk200_d128_packed_ragged_gap_seed4_bwd"));
   const Plan plan = plan_on(small_device(), tensors);
   verify::GuardedBuffer memory(plan.workspace_bytes());
   constexpr int kMost = std::numeric_limits<int>::max() / 2;
@@ -134,7 +151,8 @@ TEST(emulated_backward_indices, whatever_they_are_a_launch_ends_and_stays_in_its
                                       {static_cast<std::byte*>(memory.data()), memory.size()},
                                       BlockOrder::Ascending, error));
     EXPECT_TRUE(memory.guards_intact());
-    EXPECT_TRUE(tensors.guards_intact());
+    for (const verify::CaseTensors::Buffer& buffer : tensors.buffers)
+      EXPECT_TRUE(buffer.memory->guards_intact()) << buffer.name;
   }
 }
 

@@ -16,7 +16,6 @@
 #include "store/kernel_spec.h"
 #include "store/source_writer.h"
 #include "tests/emulator/cases.h"
-#include "tests/emulator/gradients.h"
 #include "tests/emulator/plan_on.h"
 
 namespace onepass::emulator {
@@ -40,14 +39,11 @@ std::set<std::string> kernel_names() {
     add(emulated_device(c.device, kForwardInstructions), c.text);
   for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);
   for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(std::stoi(c.device)), c.text);
+  for (const EmulatedCase& c : kBackwardCases) add(small_device(), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {
     for (const int load_bytes : {16, 2}) {
       names.insert(kernel_name(append_kv_kernel(kForwardInstructions, dtype, load_bytes)));
     }
-  }
-  for (const EmulatedCase& c : kBackwardCases) {
-    const Plan plan = plan_on(small_device(), GradientTensors(parse_case(c.text)));
-    for (const PlanStep& step : plan.steps) names.insert(step.kernel);
   }
   return names;
 }
