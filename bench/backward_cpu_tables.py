@@ -5,7 +5,7 @@ from table_text import duration, mean_and_range, speedup, table
 
 def machine_line(result: dict) -> str:
     cpu, versions = result["cpu"], result["versions"]
-    return (f"Backward on a {cpu['model']} (family/model/stepping {cpu['family_model_stepping']}), {cpu['cores']} cores, "
+    return (f"{cpu['model']} (family/model/stepping {cpu['family_model_stepping']}), {cpu['cores']} cores, "
             f"{result['threads']} threads; torch {versions['torch']}, {versions['compiler']}; commit "
             f"`{result['commit']}`, {result['date']}.")
 
