@@ -37,7 +37,7 @@ class ForwardOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("causal", c_int32), ("has_softmax_scale", c_int32),
                 ("softmax_scale", c_double), ("softcap", c_double), ("window_left", c_int64),
                 ("window_right", c_int64), ("max_seqlen_q", c_int64), ("max_seqlen_k", c_int64),
-                ("backend", c_int32), ("num_threads", c_int32), ("num_splits", c_int32), ("reserved", c_int32)]
+                ("backend", c_int32), ("num_threads", c_int32), ("num_splits", c_int32), ("batch_invariant", c_int32)]
 
 
 def describe(tensor: torch.Tensor) -> Tensor:

@@ -87,11 +87,15 @@ Json problem_to_json(const AttentionProblem& p) {
   json["softmax_scale"] = p.softmax_scale;
   json["softcap"] = p.softcap;
   Json features = Json::array();
-  const std::pair<bool, const char*> flags[] = {
-      {p.has_seqused_q, "seqused_q"}, {p.has_seqused_k, "seqused_k"},
-      {p.has_alibi, "alibi"},         {p.has_bias, "bias"},
-      {p.has_sinks, "sinks"},         {p.has_k_descale, "k_descale"},
-      {p.has_v_descale, "v_descale"}, {p.has_lse, "lse"}};
+  const std::pair<bool, const char*> flags[] = {{p.has_seqused_q, "seqused_q"},
+                                                {p.has_seqused_k, "seqused_k"},
+                                                {p.has_alibi, "alibi"},
+                                                {p.has_bias, "bias"},
+                                                {p.has_sinks, "sinks"},
+                                                {p.has_k_descale, "k_descale"},
+                                                {p.has_v_descale, "v_descale"},
+                                                {p.has_lse, "lse"},
+                                                {p.batch_invariant, "batch_invariant"}};
   for (const auto& [present, name] : flags) {
     if (present) features.push_back(name);
   }

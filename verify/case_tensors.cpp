@@ -305,6 +305,7 @@ ForwardOptions options_of(const Case& c) {
   o.softmax_scale = c.softmax_scale;
   o.softcap = c.softcap;
   o.num_splits = static_cast<int>(c.num_splits);
+  o.batch_invariant = c.batch_invariant;
   return o;
 }
 

@@ -139,6 +139,7 @@ Case random_case(Random& random, double max_work, std::span<const HeadDims> head
     c.descale = one_of(random, {PerHead::One, PerHead::Heads, PerHead::BatchHeads});
   }
   c.has_lse = !random.chance(15);
+  c.batch_invariant = c.num_splits == 0 && random.chance(15);
   // A relative bound means little for a few outputs that cancel to nearly 0; values away from 0 do not.
   c.mean_v = c.batch * c.num_heads_q * c.seqlen_q * c.head_dim_v < 256 ? 4.0 : 0.5;
   return c;

@@ -94,6 +94,12 @@ struct ForwardOptions {
   Backend backend = Backend::Auto;
   int num_threads = 0;  ///< CPU: 0 takes every core this process may use; at most 4096
   int num_splits = 0;   ///< parts that the keys are split into; 0 lets the planner choose; at most 1024
+  /// The bits of a row follow from its own sequence: its query rows (and how many there are), keys, values
+  /// and score terms. Neither other sequences, their number, lengths and order, nor threads or
+  /// multiprocessors change them, in calls with the same tensor layouts, types and options on one kind of
+  /// processor. On a GPU a dense q counts as many query rows as it has, whatever seqused_q says. Needs
+  /// num_splits 0 and lengths of keys up to 2,097,152. docs/architecture.md says what it costs.
+  bool batch_invariant = false;
 };
 
 /// Checks every rule, chooses an implementation for `device` and returns what would run. Pure: depends on
@@ -137,7 +143,8 @@ struct BackwardArguments {
   TensorView dbias;
 };
 
-/// As for forward, with the options that forward() was given; `num_splits` plays no part.
+/// As for forward, with the options that forward() was given; `num_splits` and `batch_invariant` play no
+/// part.
 /// @throws InvalidArgument, NotSupported.
 ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
 ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options = {});

@@ -157,7 +157,7 @@ typedef struct onepass_forward_options {
   int32_t backend;           /* ONEPASS_BACKEND_... */
   int32_t num_threads;       /* CPU: 0 takes every core this process may use; at most 4096 */
   int32_t num_splits;        /* parts the keys are split into; 0 lets the planner choose; at most 1024 */
-  int32_t reserved;          /* 0 */
+  int32_t batch_invariant;   /* 0 or 1: the bits of a row follow from its own sequence (attention.h) */
 } onepass_forward_options;
 
 #define ONEPASS_FORWARD_OPTIONS_INIT                                                                         \
@@ -336,8 +336,9 @@ ONEPASS_API onepass_status onepass_workspace_bytes(const onepass_forward_args* a
                                                    size_t* bytes);
 
 /* Gradients with respect to q, k, v (and sinks, bias) of a loss whose gradient with respect to out (and
- * softmax_lse) is given. `options` are those that onepass_forward got; num_splits plays no part. Plans,
- * allocates a workspace and runs, as onepass_forward does. The same call gives the same bits in every run.
+ * softmax_lse) is given. `options` are those that onepass_forward got; num_splits and batch_invariant play no
+ * part. Plans, allocates a workspace and runs, as onepass_forward does. The same call gives the same bits in
+ * every run.
  * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY, on a GPU ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_backward(const onepass_backward_args* args,
                                             const onepass_forward_options* options);

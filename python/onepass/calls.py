@@ -7,20 +7,22 @@ from onepass import _core
 _CAUSAL = {False: "none", True: "bottom-right"}
 
 
-def _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits):
+def _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits,
+             batch_invariant):
     try:
         left, right = (-1, -1) if window is None else window
     except (TypeError, ValueError):
         raise TypeError(f"onepass: window is {window!r}.\n  Allowed: (left, right), two integers, or None.\n"
                         "  Fix: for the last W tokens, pass (W - 1, 0).") from None
     return _core.ForwardOptions(_CAUSAL.get(causal, causal), left, right, scale, softcap, max_seqlen_q, max_seqlen_k,
-                                backend, num_threads, num_splits)
+                                backend, num_threads, num_splits, batch_invariant)
 
 
 def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | None = None,
               scale: float | None = None, softcap: float = 0.0, alibi_slopes=None, bias=None, sinks=None,
               seqused_q=None, seqused_k=None, k_descale=None, v_descale=None, return_lse: bool = False, out=None,
-              backend: str = "auto", num_threads: int = 0, num_splits: int = 0, stream=None) -> Any:
+              backend: str = "auto", num_threads: int = 0, num_splits: int = 0, batch_invariant: bool = False,
+              stream=None) -> Any:
     """softmax(scale * q k^T + mask) v for sequences of one length.
 
     Symbols: B sequences, Sq and Sk query and key length, Hq and Hk query and key heads (Hq a multiple of Hk), D and Dv
@@ -45,6 +47,8 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         backend: "auto", "cpu", "reference" (plain loops in float64) or "cuda".
         num_threads: of the CPU; 0 takes every core of this process. A process made by fork() uses one.
         num_splits: parts that the keys are split into; 0 lets the planner choose.
+        batch_invariant: the bits of a row follow from its own sequence: its query rows (and how many there are), keys,
+            values and score terms, whatever else is in the batch and whatever runs it. Needs num_splits 0.
         stream: where GPU work is queued, a handle or a stream of torch or CuPy; default: q's library's current one.
 
     Returns:
@@ -56,7 +60,7 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         TypeError: an argument is no array.
         RuntimeError: the GPU's driver or compiler fails.
     """
-    options = _options(causal, window, scale, softcap, None, None, backend, num_threads, num_splits)
+    options = _options(causal, window, scale, softcap, None, None, backend, num_threads, num_splits, batch_invariant)
     tensors = (q, k, v, None, None, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale, v_descale)
     return _core.forward(options, tensors, out, return_lse, stream, True, False)
 
@@ -66,7 +70,7 @@ def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seq
                      window: tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0,
                      alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None,
                      return_lse: bool = False, out=None, backend: str = "auto", num_threads: int = 0,
-                     num_splits: int = 0, stream=None) -> Any:
+                     num_splits: int = 0, batch_invariant: bool = False, stream=None) -> Any:
     """`attention` for sequences of different lengths, packed one after the other without padding.
 
     Args:
@@ -82,7 +86,8 @@ def attention_varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, seqused_q=None, seq
     Returns:
         out [Tq, Hq, Dv], or (out, lse) with lse float32 [Hq, Tq]. Rows of no sequence get 0 and -inf.
     """
-    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
+    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits,
+                       batch_invariant)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, None, alibi_slopes, bias, sinks, k_descale,
                v_descale)
     return _core.forward(options, tensors, out, return_lse, stream, True, False)
@@ -93,7 +98,7 @@ def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q
                     window: tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0,
                     alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None,
                     return_lse: bool = False, out=None, backend: str = "auto", num_threads: int = 0,
-                    num_splits: int = 0, stream=None) -> Any:
+                    num_splits: int = 0, batch_invariant: bool = False, stream=None) -> Any:
     """`attention` over keys and values in the pages of a cache: decoding, and prefill in chunks. Causal by default.
 
     Args:
@@ -109,7 +114,8 @@ def attention_paged(q, k_cache, v_cache, *, block_table, seqused_k, cu_seqlens_q
     Returns:
         out [B, Sq, Hq, Dv] or [Tq, Hq, Dv], or (out, lse).
     """
-    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
+    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits,
+                       batch_invariant)
     tensors = (q, k_cache, v_cache, cu_seqlens_q, None, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
                k_descale, v_descale)
     return _core.forward(options, tensors, out, return_lse, stream, True, False)
@@ -141,7 +147,7 @@ def attention_cascade(q, k, v, k_prefix, v_prefix, *, prefix_table=None, prefix_
     Returns:
         out of q's shape with Dv, or (out, lse).
     """
-    options = _options(causal, None, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, 0)
+    options = _options(causal, None, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, 0, False)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, None, None, sinks, k_descale,
                v_descale)
     return _core.cascade(options, tensors, (k_prefix, v_prefix, prefix_table, prefix_seqlen), out, return_lse, stream)
@@ -208,7 +214,8 @@ def plan(q, k, v, *, device: str | None = None, cu_seqlens_q=None, cu_seqlens_k=
          block_table=None, max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
          causal: bool | str = False, window: tuple[int, int] | None = None, scale: float | None = None,
          softcap: float = 0.0, alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None,
-         return_lse: bool = False, backend: str = "auto", num_threads: int = 0, num_splits: int = 0) -> _core.Plan:
+         return_lse: bool = False, backend: str = "auto", num_threads: int = 0, num_splits: int = 0,
+         batch_invariant: bool = False) -> _core.Plan:
     """What a call with these arguments would do, and why. Nothing is computed.
 
     Args:
@@ -221,7 +228,8 @@ def plan(q, k, v, *, device: str | None = None, cu_seqlens_q=None, cu_seqlens_k=
         A Plan: implementation, declines (of those asked before, with reasons), steps, tiles, workspace, accounting;
         explain() tells all of it as text.
     """
-    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits)
+    options = _options(causal, window, scale, softcap, max_seqlen_q, max_seqlen_k, backend, num_threads, num_splits,
+                       batch_invariant)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
                k_descale, v_descale)
     return _core.plan(options, device, tensors, return_lse)

@@ -21,7 +21,8 @@ _LIBRARY.define(
     "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? alibi_slopes=None, "
     "Tensor? bias=None, Tensor? sinks=None, Tensor? k_descale=None, Tensor? v_descale=None, "
     "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, str causal='none', SymInt window_left=-1, "
-    "SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, SymInt num_splits=0) "
+    "SymInt window_right=-1, float? softmax_scale=None, float softcap=0.0, SymInt num_splits=0, "
+    "bool batch_invariant=False) "
     "-> (Tensor out, Tensor softmax_lse)",
     tags=[torch.Tag.pt2_compliant_tag])
 _LIBRARY.define(
@@ -36,7 +37,7 @@ _LIBRARY.define(
 def forward(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, block_table=None,
             alibi_slopes=None, bias=None, sinks=None, k_descale=None, v_descale=None, max_seqlen_q=None,
             max_seqlen_k=None, causal="none", window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0,
-            num_splits=0, return_lse=False, as_operator=True, heads_first=False):
+            num_splits=0, batch_invariant=False, return_lse=False, as_operator=True, heads_first=False):
     """onepass::forward: (out, softmax_lse), or out without return_lse. With heads_first q, k, v and out are
     [batch, heads, seqlen, head_dim].
 
@@ -50,12 +51,12 @@ def forward(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, sequs
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         out, lse = _operator(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes,
                              bias, sinks, k_descale, v_descale, max_seqlen_q, max_seqlen_k, causal, window_left,
-                             window_right, softmax_scale, softcap, num_splits)
+                             window_right, softmax_scale, softcap, num_splits, batch_invariant)
         if heads_first:
             out = out.transpose(1, 2)
         return (out, lse) if return_lse else out
     options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
-                                   max_seqlen_k, "auto", 0, num_splits)
+                                   max_seqlen_k, "auto", 0, num_splits, batch_invariant)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks,
                k_descale, v_descale)
     return _core.forward(options, tensors, None, return_lse, None, False, heads_first)
@@ -112,7 +113,7 @@ def _keep(ctx, inputs, output):
 def _backward(ctx, dout, dlse):
     (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, block_table, alibi_slopes, bias, sinks, k_descale,
      v_descale, out, softmax_lse) = ctx.saved_tensors
-    wanted = ctx.needs_input_grad + (False,) * 21  # torch leaves out arguments at the end that have their defaults
+    wanted = ctx.needs_input_grad + (False,) * 22  # torch leaves out arguments at the end that have their defaults
     for name, given in (("block_table", block_table is not None), ("k_descale", k_descale is not None),
                         ("v_descale", v_descale is not None), ("a gradient of alibi_slopes", wanted[8])):
         if given:
@@ -122,7 +123,7 @@ def _backward(ctx, dout, dlse):
     dq, dk, dv, dbias, dsinks = torch.ops.onepass.backward.default(
         dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias,
         sinks, *ctx.options, wanted[9], wanted[10])
-    return dq, dk, dv, *(None,) * 6, dbias if wanted[9] else None, dsinks if wanted[10] else None, *(None,) * 10
+    return dq, dk, dv, *(None,) * 6, dbias if wanted[9] else None, dsinks if wanted[10] else None, *(None,) * 11
 
 
 def _autocast_on(device_type: str):

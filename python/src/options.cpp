@@ -50,7 +50,7 @@ void bind_options(nb::module_& module) {
           [](ForwardOptions* self, const std::string& causal, std::int64_t window_left,
              std::int64_t window_right, std::optional<double> softmax_scale, double softcap,
              std::optional<std::int64_t> max_seqlen_q, std::optional<std::int64_t> max_seqlen_k,
-             const std::string& backend, int num_threads, int num_splits) {
+             const std::string& backend, int num_threads, int num_splits, bool batch_invariant) {
             new (self) ForwardOptions{.causal = value_of("causal", causal, kCausalWords),
                                       .window_left = window_left,
                                       .window_right = window_right,
@@ -60,11 +60,13 @@ void bind_options(nb::module_& module) {
                                       .max_seqlen_k = max_seqlen_k,
                                       .backend = value_of("backend", backend, kBackendWords),
                                       .num_threads = threads_to_use(num_threads),
-                                      .num_splits = num_splits};
+                                      .num_splits = num_splits,
+                                      .batch_invariant = batch_invariant};
           },
           nb::arg("causal"), nb::arg("window_left"), nb::arg("window_right"), nb::arg("softmax_scale").none(),
           nb::arg("softcap"), nb::arg("max_seqlen_q").none(), nb::arg("max_seqlen_k").none(),
-          nb::arg("backend"), nb::arg("num_threads"), nb::arg("num_splits"));
+          nb::arg("backend"), nb::arg("num_threads"), nb::arg("num_splits"),
+          nb::arg("batch_invariant") = false);
 }
 
 }  // namespace onepass::python

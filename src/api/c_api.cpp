@@ -52,7 +52,7 @@ static_assert(static_cast<int>(Backend::Auto) == ONEPASS_BACKEND_AUTO &&
 static_assert(sizeof(onepass_tensor) == offsetof(onepass_tensor, device_idx) + sizeof(std::int32_t));
 static_assert(sizeof(onepass_forward_args) == offsetof(onepass_forward_args, stream) + sizeof(void*));
 static_assert(sizeof(onepass_forward_options) ==
-              offsetof(onepass_forward_options, reserved) + sizeof(std::int32_t));
+              offsetof(onepass_forward_options, batch_invariant) + sizeof(std::int32_t));
 static_assert(sizeof(onepass_backward_args) == offsetof(onepass_backward_args, dbias) + sizeof(void*));
 static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
 static_assert(sizeof(onepass_cascade_args) == offsetof(onepass_cascade_args, prefix_seqlen) + sizeof(void*));
@@ -206,9 +206,10 @@ ForwardOptions options_of(const char* call, const onepass_forward_options* given
       enum_value(call, "backend", "", o.backend, Backend::Cuda, "0 (auto), 1 (cpu), 2 (reference), 3 (cuda)");
   options.num_threads = o.num_threads;
   options.num_splits = o.num_splits;
-  if (o.reserved != 0) {
-    throw_invalid(call, fmt::format("options.reserved is {}", o.reserved), "0", "set it to 0");
+  if (o.batch_invariant != 0 && o.batch_invariant != 1) {
+    throw_invalid(call, fmt::format("batch_invariant is {}", o.batch_invariant), "0 or 1", "set it to 0");
   }
+  options.batch_invariant = o.batch_invariant != 0;
   return options;
 }
 

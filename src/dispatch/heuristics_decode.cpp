@@ -7,9 +7,11 @@
 #include <limits>
 #include <vector>
 
+#include "backends/cuda/kernels/common/key_parts.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "backends/cuda/kernels/sm90/decode_shares.h"
 #include "dispatch/accounting.h"
+#include "dispatch/heuristics_mixed.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 #include "problem/validate.h"
@@ -45,6 +47,12 @@ struct Form {
 };
 
 constexpr std::int64_t kMostSplits = 64;
+
+/// Rows of a key head that the kernel is for.
+std::int64_t most_rows(const AttentionProblem& p) {
+  const bool many_keys = p.batch_invariant || p.seqlen_k >= kManyKeys;  // of any batch
+  return most_tile_rows(p) * (many_keys ? kMostTiles : 1);
+}
 
 /// Keys of a tile. With 8-bit elements twice as many are as many bytes: blocks that stay take those, whose
 /// larger copies are read faster; the others have the smaller tiles of a small problem.
@@ -128,6 +136,10 @@ Form staying_by_shares(const AttentionProblem& p, const DeviceInfo& device, std:
 /// shares where lengths may differ. requested_splits: 0 for any number.
 Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
                  int requested_splits) {
+  if (p.batch_invariant) {
+    const bool few = p.seqlen_q <= most_few_rows(p, device);
+    return single_items(p, device, tiles, few ? num_key_parts(p.seqlen_k) : 1);
+  }
   constexpr double kLongRead =
       56e-6;  // seconds of reading at the published speed; below, blocks that stay lose
   const std::int64_t keys = p.k_layout == SequenceLayout::Packed ? p.total_k : p.batch * p.seqlen_k;
@@ -168,11 +180,10 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& p, const 
                        p.head_dim, p.head_dim_v);
   }
   const std::int64_t rows = p.seqlen_q * p.group();
-  const std::int64_t most_rows = most_tile_rows(p) * (p.seqlen_k < kManyKeys ? 1 : kMostTiles);
-  if (rows > most_rows && !eight_bits) {  // which no other kernel takes
+  if (rows > most_rows(p) && !eight_bits) {  // which no other kernel takes
     return fmt::format(
-        "is for up to {} query rows of a key head with {} keys, and there are {} ({} heads of {})", most_rows,
-        p.seqlen_k, rows, p.group(), p.seqlen_q);
+        "is for up to {} query rows of a key head with {} keys, and there are {} ({} heads of {})",
+        most_rows(p), p.seqlen_k, rows, p.group(), p.seqlen_q);
   }
   if (auto reason = decline_tensor_maps(p)) return reason;
   const RowExtents extents = key_rows(p);
@@ -196,7 +207,8 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.head_dim_v = static_cast<int>(p.head_dim_v);
   const std::int64_t rows = std::max<std::int64_t>(1, p.seqlen_q * p.group());
   const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
-  spec.tile_m = static_cast<int>(ceil_div(ceil_div(rows, row_tiles), 8) * 8);
+  spec.tile_m =
+      static_cast<int>(p.batch_invariant ? most_tile_rows(p) : ceil_div(ceil_div(rows, row_tiles), 8) * 8);
   spec.num_warps = kConsumerWarps + 1;
   spec.pack_gqa = true;
   spec.paged = p.k_layout == SequenceLayout::Paged;
@@ -207,11 +219,13 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.tile_n = tile_keys(p, form.stays);
   config.num_splits = static_cast<int>(form.splits);
   config.grid = form.grid;
-  spec.split = form.splits > 1;
+  spec.parts = p.batch_invariant && p.seqlen_q <= most_few_rows(p, device);
+  spec.split = form.splits > 1 || spec.parts;
   spec.stays = form.stays;
   spec.ragged = form.shares;
   // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
-  spec.cluster = form.splits == cuda::kClusterBlocks && !form.stays && form.grid <= device.num_processors;
+  spec.cluster =
+      form.splits == cuda::kClusterBlocks && !form.stays && !spec.parts && form.grid <= device.num_processors;
   const int slot_bytes =
       cuda::decode_slot_bytes(spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
                               cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)));

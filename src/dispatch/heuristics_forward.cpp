@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "backends/cuda/kernels/common/key_parts.h"
+#include "dispatch/key_parts.h"
+
 namespace onepass {
 namespace {
 
@@ -89,9 +92,15 @@ CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const Devic
 
   const std::int64_t num_tiles = count_query_tiles(problem, config.tile_m);
   const std::int64_t num_key_blocks = std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, config.tile_n));
-  config.num_splits = requested_splits > 0
-                          ? static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks))
-                          : choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
+  if (problem.batch_invariant) {
+    const bool none_has_few = problem.q_layout == SequenceLayout::Dense && !problem.has_seqused_q &&
+                              problem.seqlen_q > most_rows_of_parts(problem);
+    config.num_splits = none_has_few ? 1 : static_cast<int>(num_key_parts(problem.seqlen_k));
+  } else if (requested_splits > 0) {
+    config.num_splits = static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks));
+  } else {
+    config.num_splits = choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
+  }
 
   const std::int64_t items = std::max<std::int64_t>(1, num_tiles * config.num_splits);
   config.num_threads = static_cast<int>(std::min<std::int64_t>(config.num_threads, items));

@@ -11,7 +11,7 @@ namespace onepass {
 struct CpuForwardConfig {
   std::int64_t tile_m = 64;   // packed query rows of one work item
   std::int64_t tile_n = 128;  // keys of one step
-  int num_splits = 1;         // parts of the keys, merged afterwards
+  int num_splits = 1;         // parts of the keys, merged afterwards; the most that a sequence has
   int num_threads = 1;
 
   bool operator==(const CpuForwardConfig&) const = default;

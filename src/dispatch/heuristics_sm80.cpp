@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <limits>
 
+#include "backends/cuda/kernels/common/key_parts.h"
+#include "dispatch/heuristics_mixed.h"
+
 namespace onepass {
 namespace {
 
@@ -92,10 +95,11 @@ std::optional<std::string> decline_sm80_forward(const AttentionProblem& p, const
 Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInfo& device,
                                       int requested_splits) {
   Sm80ForwardConfig config;
+  const bool parts = p.batch_invariant && p.seqlen_q <= most_few_rows(p, device);
   const Tile probe = choose_tile(p, device, p.seqlen_q);
-  const bool pack_gqa = p.seqlen_q < probe.tile_m && p.group() > 1;
+  const bool pack_gqa = (p.batch_invariant ? parts : p.seqlen_q < probe.tile_m) && p.group() > 1;
   const std::int64_t rows = p.seqlen_q * (pack_gqa ? p.group() : 1);
-  const Tile tile = choose_tile(p, device, rows);
+  const Tile tile = choose_tile(p, device, !p.batch_invariant ? rows : parts ? 1 : kMaxInt);
 
   KernelSpec& spec = config.forward;
   spec.family = KernelFamily::Sm80Forward;
@@ -119,10 +123,15 @@ Sm80ForwardConfig choose_sm80_forward(const AttentionProblem& p, const DeviceInf
   const std::int64_t heads = pack_gqa ? p.num_heads_k : p.num_heads_q;
   const std::int64_t blocks = ceil_div(rows, tile.tile_m) * heads * p.batch;
   const std::int64_t resident = std::int64_t{device.num_processors} * tile.min_blocks;
-  config.num_splits = requested_splits > 0
-                          ? requested_splits
-                          : choose_splits(blocks, resident, ceil_div(p.seqlen_k, tile.tile_n));
-  spec.split = config.num_splits > 1;
+  if (p.batch_invariant) {
+    config.num_splits = parts ? static_cast<int>(num_key_parts(p.seqlen_k)) : 1;
+  } else if (requested_splits > 0) {
+    config.num_splits = requested_splits;
+  } else {
+    config.num_splits = choose_splits(blocks, resident, ceil_div(p.seqlen_k, tile.tile_n));
+  }
+  spec.parts = parts;
+  spec.split = parts || config.num_splits > 1;
   config.grid = blocks * config.num_splits;
   return config;
 }

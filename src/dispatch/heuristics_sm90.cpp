@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "dispatch/heuristics_mixed.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
 
@@ -27,14 +28,15 @@ struct Tile {
 /// hold.
 Tile choose_tile(const AttentionProblem& p, bool masked) {
   const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
+  const std::int64_t seqlen_k = p.batch_invariant ? kMaxInt : p.seqlen_k;  // as if some sequence were long
   if (wide <= 64) {
     // With changed scores and pages, three consumers have too few registers.
     const bool few_registers = p.has_score_terms() && p.k_layout == SequenceLayout::Paged;
-    if (few_registers || (masked && p.seqlen_k <= 1024)) return {128, 128, 4, true, false};
+    if (few_registers || (masked && seqlen_k <= 1024)) return {128, 128, 4, true, false};
     return {192, 128, 3, true, false};
   }
   // Two sets of probabilities make the code longer, which tiles of few key blocks do not gain back.
-  if (wide <= 128) return {128, 128, 2, true, p.seqlen_k > (masked ? 2048 : 512)};
+  if (wide <= 128) return {128, 128, 2, true, seqlen_k > (masked ? 2048 : 512)};
   if (p.head_dim_v <= 128 && wide <= 192) return {128, 128, 2, false, true};
   if (wide <= 192) return {128, 96, 2, false, false};
   return {128, 64, 2, false, false};
@@ -60,7 +62,13 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
     return fmt::format("takes head_dim and head_dim_v up to 256 in steps of 8, and they are {} and {}",
                        p.head_dim, p.head_dim_v);
   }
-  if (p.seqlen_q < kFewRows) {
+  if (p.batch_invariant) {
+    const std::int64_t few = most_few_rows(p, device);
+    if (p.seqlen_q <= few) {
+      return fmt::format("leaves up to {} query rows to a kernel that cuts keys into parts, and there are {}",
+                         few, p.seqlen_q);
+    }
+  } else if (p.seqlen_q < kFewRows) {
     return fmt::format("is for {} query rows and more, and there are {}", kFewRows, p.seqlen_q);
   }
   if (auto reason = decline_tensor_maps(p)) return reason;

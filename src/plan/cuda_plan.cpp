@@ -111,9 +111,10 @@ void lay_out_sm80_forward(Plan& plan, const PlanRequest& request) {
     add_step(plan, row_kernel(KernelFamily::FillRows, config.forward), ceil_div(problem.total_q, kRowWarps));
   }
   add_step(plan, config.forward, config.grid);
-  if (config.num_splits == 1) return;
-  add_step(plan, row_kernel(KernelFamily::MergeSplits, config.forward),
-           ceil_div(problem.seqlen_q, kRowWarps) * problem.num_heads_q * problem.batch);
+  if (!config.forward.split) return;
+  KernelSpec merge = row_kernel(KernelFamily::MergeSplits, config.forward);
+  merge.parts = config.forward.parts;
+  add_step(plan, merge, ceil_div(problem.seqlen_q, kRowWarps) * problem.num_heads_q * problem.batch);
   add_split_pieces(plan);
 }
 
@@ -152,7 +153,7 @@ void lay_out_sm90_decode(Plan& plan, const PlanRequest& request) {
     add_workspace_piece(plan, kPieceArrivals, blocks * sizeof(std::uint64_t));
     return;
   }
-  if (config.num_splits == 1 || config.decode.cluster) return;
+  if (!config.decode.split || config.decode.cluster) return;
   add_split_pieces(plan);
   add_workspace_piece(plan, kPieceArrivals, static_cast<std::size_t>(config.tiles) * sizeof(std::uint64_t));
 }

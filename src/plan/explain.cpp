@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "backends/cuda/kernels/common/key_parts.h"
 #include "dispatch/accounting.h"
 #include "plan/cuda_plan.h"
 #include "plan/planned_kernel.h"
@@ -106,6 +107,10 @@ std::string splits_text(const Plan& plan) {
   if (stays && forward->spec.ragged) {
     return "1: keys are shared out to blocks by their lengths, and parts merged";
   }
+  if (plan.problem->batch_invariant && plan.num_splits > 1) {
+    return fmt::format("up to {} parts of {} keys from a sequence's first, of sequences of few query rows",
+                       plan.num_splits, kPartKeys);
+  }
   std::string text = plan.num_splits == 1
                          ? "1: the keys of a tile are read in one piece"
                          : fmt::format("{} parts of the keys, merged afterwards", plan.num_splits);
@@ -194,6 +199,11 @@ std::string Plan::explain() const {
   std::string text;
   add_problem_and_device(text, *problem, device);
   add_line(text, "implementation", implementation);
+  if (problem->batch_invariant) {
+    add_line(
+        text, "batch invariant",
+        "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the batch");
+  }
   for (const Decline& decline : declines) {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);
   }

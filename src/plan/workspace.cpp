@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "dispatch/key_parts.h"
 #include "plan/make_plan.h"
 #include "problem/attention_problem.h"
 #include "support/message.h"
@@ -46,7 +47,7 @@ void add_workspace_piece(Plan& plan, const std::string& name, std::size_t bytes)
 }
 
 void add_split_pieces(Plan& plan) {
-  const auto rows = static_cast<std::size_t>(plan.problem->total_q * plan.problem->num_heads_q);
+  const auto rows = static_cast<std::size_t>(num_split_rows(*plan.problem));
   const std::size_t lse_bytes =
       workspace_product(kPieceSplitLse, rows, static_cast<std::size_t>(plan.num_splits) * sizeof(float));
   add_workspace_piece(

@@ -54,6 +54,7 @@ std::string to_string(const AttentionProblem& p) {
                                                    {p.has_k_descale, "k_descale"},
                                                    {p.has_v_descale, "v_descale"},
                                                    {p.has_lse, "lse"},
+                                                   {p.batch_invariant, "batch_invariant"},
                                                    {p.memory == DeviceKind::Cuda, "in GPU memory"}};
   for (const auto& [present, name] : features) {
     if (present) text += fmt::format(", {}", name);

@@ -67,6 +67,7 @@ struct AttentionProblem {
   bool has_alibi = false, has_bias = false, has_sinks = false;
   bool has_k_descale = false, has_v_descale = false;
   bool has_lse = false;
+  bool batch_invariant = false;
 
   DeviceKind memory = DeviceKind::Cpu;  // where every tensor of the call lives
   TensorStrides q, k, v, out;

@@ -17,6 +17,11 @@ void check_options(const Checker& check, const ForwardArguments& own, const Forw
     check.fail(fmt::format("window_left is {}", options.window_left),
                "-1: every row of a cascade sees the whole prefix", "call forward, or leave the window out");
   }
+  if (options.batch_invariant) {
+    check.fail("batch_invariant is set",
+               "a cascade without it: the prefix is read for the rows of all sequences together",
+               "call forward with the whole keys of each sequence, or leave batch_invariant out");
+  }
   for (const NamedView& t : {NamedView{"alibi_slopes", own.alibi_slopes}, NamedView{"bias", own.bias}}) {
     if (t.view.present()) {
       check.fail(fmt::format("{} is given", t.name), "scores that do not depend on a key's position",

@@ -47,6 +47,7 @@ enum class Kind {
   MeanV,
   Seed,
   Split,
+  Invariant,
   Backward,
   Dlse,
   Dout,
@@ -146,6 +147,7 @@ constexpr Word kWords[] = {
     {"broadcastk", Kind::Order, apply_order<MemoryOrder::BroadcastK>},
     {"broadcastb", Kind::Order, apply_order<MemoryOrder::BroadcastB>},
     {"reversed", Kind::Order, apply_order<MemoryOrder::Reversed>},
+    {"invariant", Kind::Invariant, [](Case& c) { c.batch_invariant = true; }},
     {"bwd", Kind::Backward, [](Case& c) { c.backward = true; }},
     {"dlse", Kind::Dlse, [](Case& c) { c.has_dlse = true; }},
     {"doutone", Kind::Dout, [](Case& c) { c.dout = DoutOrder::One; }},
@@ -159,7 +161,7 @@ constexpr const char* kAllTokens =
     "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 kvi8 descale1 descaleh descalebh "
     "packed packedq packedk page<N> ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb "
     "reversed mean<X> meanv<X> seed<N> "
-    "split<N> "
+    "split<N> invariant "
     "bwd dlse doutone doutother nolse nopoison";
 constexpr const char* kExample = "write it like bf16_b2_hq32_hk4_sq512_sk512_d128_causal";
 
@@ -306,6 +308,10 @@ class Parser {
     if (c_.bias_has_inf && !c_.has_bias) {
       fail("token 'biasinf' is given without a bias", "biasinf with bias", "add bias");
     }
+    if (c_.batch_invariant && c_.num_splits > 0) {
+      fail("tokens 'split' and 'invariant' are both given",
+           "one of them: parts of a batch-invariant call have a fixed size", "drop one of the two");
+    }
     if (!c_.backward && (c_.has_dlse || c_.dout != DoutOrder::AsOut)) {
       fail("a token of a backward call is given without 'bwd'", "dlse, doutone and doutother with bwd",
            "add bwd");
@@ -401,6 +407,7 @@ std::string to_string(const Case& c) {
   if (c.mean_v != Case{}.mean_v) add(fmt::format("meanv{}", c.mean_v));
   if (c.seed != 0) number("seed", c.seed);
   if (c.num_splits > 0) number("split", c.num_splits);
+  if (c.batch_invariant) word(Kind::Invariant);
   if (c.backward) word(Kind::Backward);
   if (c.has_dlse) word(Kind::Dlse);
   if (c.dout != DoutOrder::AsOut) word(Kind::Dout);

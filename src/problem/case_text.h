@@ -27,6 +27,7 @@
 //   mean<X> meanv<X> seed<N>         random inputs are normal with deviation 1: mean of Q and K and mean of
 //                                    V (default 0.5 both), seed (default 0)
 //   split<N>                         parts that the keys are split into (default 0: the planner chooses)
+//   invariant                        the bits of a row follow from its own sequence (batch_invariant)
 //   bwd                              a backward call: gradients of everything that has one
 //   dlse                             of a backward call, which has a gradient of the LSE, too
 //   doutone | doutother              dO is one number 1, expanded; or lies in another order than O
@@ -104,6 +105,7 @@ struct Case {
   double mean = 0.5, mean_v = 0.5;
   std::int64_t seed = 0;
   std::int64_t num_splits = 0;
+  bool batch_invariant = false;
   bool backward = false, has_dlse = false;
   DoutOrder dout = DoutOrder::AsOut;
   bool has_lse = true, poison = true;

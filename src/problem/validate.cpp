@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "backends/cuda/kernels/common/key_parts.h"
 #include "problem/checker.h"
 #include "support/message.h"
 
@@ -352,6 +353,23 @@ class Validator {
       check_.fail(fmt::format("num_splits is {}", options_.num_splits),
                   fmt::format("0 (chosen by the planner) to {}", kMaxSplits), "set num_splits to 0");
     }
+    if (options_.batch_invariant) batch_invariant();
+  }
+
+  void batch_invariant() {
+    constexpr std::int64_t kMostKeys = std::int64_t{kMaxSplits} * kPartKeys;
+    p_.batch_invariant = true;
+    if (options_.num_splits != 0) {
+      check_.fail(
+          fmt::format("num_splits is {}, with batch_invariant", options_.num_splits),
+          fmt::format("num_splits 0: the parts of a batch-invariant call have {} keys each", kPartKeys),
+          "leave one of the two out");
+    }
+    if (p_.seqlen_k > kMostKeys) {
+      check_.fail(fmt::format("seqlen_k is up to {}, with batch_invariant", p_.seqlen_k),
+                  fmt::format("up to {} keys, in {} parts", kMostKeys, kMaxSplits),
+                  "give max_seqlen_k if sequences are shorter, or leave batch_invariant out");
+    }
   }
 
   // --- helpers -------------------------------------------------------------------------------------------
@@ -475,6 +493,7 @@ ForwardOptions options_of(const AttentionProblem& problem) {
   options.softcap = problem.softcap;
   options.max_seqlen_q = problem.seqlen_q;
   options.max_seqlen_k = problem.seqlen_k;
+  options.batch_invariant = problem.batch_invariant;
   return options;
 }
 

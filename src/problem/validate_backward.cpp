@@ -35,6 +35,7 @@ class BackwardValidator {
     inputs();
     outputs();
     p_.gradient = g_;
+    p_.batch_invariant = false;  // plays no part
     return p_;
   }
 

@@ -59,13 +59,13 @@ struct FlagField {
   bool KernelSpec::*member;
 };
 constexpr FlagField kFlags[] = {
-    {"_paged", &KernelSpec::paged},         {"_terms", &KernelSpec::score_terms},
-    {"_pack", &KernelSpec::pack_gqa},       {"_split", &KernelSpec::split},
-    {"_q2", &KernelSpec::two_query_stages}, {"_p2", &KernelSpec::two_probabilities},
-    {"_end", &KernelSpec::mask_end},        {"_begin", &KernelSpec::mask_begin},
-    {"_ticket", &KernelSpec::ticket},       {"_ragged", &KernelSpec::ragged},
-    {"_stays", &KernelSpec::stays},         {"_cluster8", &KernelSpec::cluster},
-    {"_apart", &KernelSpec::apart},
+    {"_paged", &KernelSpec::paged},          {"_terms", &KernelSpec::score_terms},
+    {"_pack", &KernelSpec::pack_gqa},        {"_split", &KernelSpec::split},
+    {"_parts", &KernelSpec::parts},          {"_q2", &KernelSpec::two_query_stages},
+    {"_p2", &KernelSpec::two_probabilities}, {"_end", &KernelSpec::mask_end},
+    {"_begin", &KernelSpec::mask_begin},     {"_ticket", &KernelSpec::ticket},
+    {"_ragged", &KernelSpec::ragged},        {"_stays", &KernelSpec::stays},
+    {"_cluster8", &KernelSpec::cluster},     {"_apart", &KernelSpec::apart},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.

@@ -51,6 +51,7 @@ struct KernelSpec {
   bool score_terms = false;  // softcap, ALiBi, bias, or a scale that is not positive
   bool pack_gqa = false;     // the query heads of a key head are rows of one tile
   bool split = false;        // part of the keys, f32 partial results
+  bool parts = false;        // of split: parts of a fixed number of keys (common/key_parts.h)
   // of sm90_forward; masks also of sm90_backward and its companions, whose tile_m is the queries of a step
   bool two_query_stages = false;   // Q buffers in shared memory: two instead of one
   bool two_probabilities = false;  // P in registers twice: the next is packed while a product reads one

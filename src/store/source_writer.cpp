@@ -156,7 +156,7 @@ struct Spec {{
   static constexpr int kColumnGroups = {column_groups}, kStages = {stages};
   static constexpr int kLoadBytes = {load_bytes}, kStoreBytes = {store_bytes};
   static constexpr bool kPaged = {paged}, kScoreTerms = {score_terms}, kSplit = {split};
-  static constexpr bool kPackGqa = {pack_gqa};{members}
+  static constexpr bool kPackGqa = {pack_gqa}, kParts = {parts};{members}
 }};
 static_assert({type}<Spec>::kThreads == {threads}, "the host launches this many threads");
 static_assert({type}<Spec>::kSharedBytes == {shared}, "the host gives this much shared memory");
@@ -174,10 +174,10 @@ extern "C" __global__ void {cluster}__launch_bounds__({threads}, {min_blocks})
       fmt::arg("column_groups", spec.column_groups), fmt::arg("stages", spec.stages),
       fmt::arg("load_bytes", spec.load_bytes), fmt::arg("store_bytes", spec.store_bytes),
       fmt::arg("paged", spec.paged), fmt::arg("score_terms", spec.score_terms), fmt::arg("split", spec.split),
-      fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("type", text.type), fmt::arg("params", text.params),
-      fmt::arg("threads", num_threads(spec)), fmt::arg("shared", shared_bytes(spec)),
-      fmt::arg("min_blocks", spec.min_blocks), fmt::arg("name", kernel_name(spec)),
-      fmt::arg("members", family_members(spec)),
+      fmt::arg("pack_gqa", spec.pack_gqa), fmt::arg("parts", spec.parts), fmt::arg("type", text.type),
+      fmt::arg("params", text.params), fmt::arg("threads", num_threads(spec)),
+      fmt::arg("shared", shared_bytes(spec)), fmt::arg("min_blocks", spec.min_blocks),
+      fmt::arg("name", kernel_name(spec)), fmt::arg("members", family_members(spec)),
       fmt::arg("cluster", spec.cluster ? "__cluster_dims__(8) " : ""));
 }
 

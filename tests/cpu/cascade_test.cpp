@@ -259,6 +259,8 @@ std::string refusal(const std::function<void(CascadeArguments&, ForwardOptions&)
 TEST(cascade, refuses_what_needs_positions_and_names_what_does_not_fit) {
   using ::testing::HasSubstr;
   EXPECT_THAT(refusal([](auto&, ForwardOptions& o) { o.window_left = 5; }), HasSubstr("window_left is 5"));
+  EXPECT_THAT(refusal([](auto&, ForwardOptions& o) { o.batch_invariant = true; }),
+              HasSubstr("batch_invariant is set"));
   EXPECT_THAT(refusal([](CascadeArguments& a, auto&) {
                 static const HostTensor slopes(DType::F32, {4});
                 a.own.alibi_slopes = slopes.view();

@@ -18,7 +18,7 @@
 #include "tests/emulator/cases.h"
 #include "tests/emulator/kernel_table.h"
 #include "tests/emulator/plan_on.h"
-#include "tests/emulator/tensor_map.h"
+#include "tests/emulator/run_plan.h"
 #include "verify/check.h"
 #include "verify/tensor_views.h"
 
@@ -29,10 +29,6 @@ std::int64_t piece_bytes(const Plan& plan, const std::string& name) {
   const auto piece = std::find_if(plan.workspace.begin(), plan.workspace.end(),
                                   [&](const WorkspacePiece& known) { return known.name == name; });
   return piece == plan.workspace.end() ? 0 : static_cast<std::int64_t>(piece->bytes);
-}
-
-cuda::TensorMap encode(const cuda::TiledTensor& tensor) {
-  return to_tensor_map({tensor.data, tensor.extents, tensor.steps_bytes, tensor.box});
 }
 
 /// The steps of the plan but for its parts, one after another, as run_backward queues them.

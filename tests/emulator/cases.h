@@ -168,6 +168,20 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"4", "f16_b4_hq8_hk4_sq1_sk900_d64_kvi8_descalebh_split2"},
 };
 
+// batch_invariant: for sm90_decode, and for sm80_forward with the kernel that merges. Sequences of up to
+// three parts of 2048 keys, windows that skip parts; packed, sequences of few rows beside one of many.
+inline constexpr EmulatedCase kInvariantCases[] = {
+    {"decode", "bf16_b3_hq8_hk2_sq1_sk4300_d128_ragged_sink_invariant"},
+    {"decode", "f16_b3_hq4_hk1_sq4_sk4500_d64_page16_causal_wl2100_ragged_invariant_seed2"},
+    {"decode", "bf16_b2_hq4_hk1_sq1_sk2200_d256_packed_ragged_gap_causal_softcap20_invariant"},
+    {"decode", "bf16_b3_hq8_hk2_sq1_sk2500_d128_kvf8e4m3_descaleh_page64_ragged_invariant"},
+    {"decode", "bf16_b2_hq8_hk2_sq1_sk300_d128_invariant"},
+    {"h200", "bf16_b3_hq4_hk2_sq1_sk4300_d64_ragged_sink_invariant"},
+    {"a100", "f16_b3_hq4_hk1_sq3_sk2200_d128_page16_causal_wl900_ragged_invariant_seed2"},
+    {"h200", "bf16_b4_hq8_hk1_sq70_sk2100_d64_packed_ragged_causal_invariant_seed4"},
+    {"l40s", "bf16_b2_hq2_sq1_sk300_d256_ragged_alibib_invariant"},
+};
+
 // sm90_backward, on small_device(): keys in tiles of 128 (64 past head_dim 128), queries in steps of 64 (128
 // to head_dim 64). Rows of q that see no key are NaN, and keys that no query sees.
 inline constexpr EmulatedCase kBackwardCases[] = {

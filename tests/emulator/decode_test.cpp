@@ -19,15 +19,11 @@
 #include "tests/emulator/cases.h"
 #include "tests/emulator/kernel_table.h"
 #include "tests/emulator/plan_on.h"
-#include "tests/emulator/tensor_map.h"
+#include "tests/emulator/run_plan.h"
 #include "verify/check.h"
 
 namespace onepass::emulator {
 namespace {
-
-cuda::TensorMap encode(const cuda::TiledTensor& tensor) {
-  return to_tensor_map({tensor.data, tensor.extents, tensor.steps_bytes, tensor.box});
-}
 
 /// A plan's kernels with what they are launched with, any number of times.
 class Call {

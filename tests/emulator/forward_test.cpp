@@ -4,45 +4,15 @@
 #include <algorithm>
 #include <string>
 
-#include "backends/cuda/host/forward_params.h"
 #include "plan/mixed_plan.h"
-#include "plan/planned_kernel.h"
 #include "problem/case_text.h"
-#include "tests/emulator/block.h"
 #include "tests/emulator/cases.h"
-#include "tests/emulator/kernel_table.h"
 #include "tests/emulator/plan_on.h"
+#include "tests/emulator/run_plan.h"
 #include "verify/check.h"
 
 namespace onepass::emulator {
 namespace {
-
-/// The steps of the plan, one after another, as run_forward and run_mixed queue them.
-void run_steps(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace) {
-  cuda::ForwardParams params = cuda::forward_params(plan, args, workspace);
-  const bool mixed = !plan.parts.empty();
-  const auto lengths = mixed ? cuda::part_lengths_params(plan, args, workspace) : cuda::PartLengthsParams{};
-  int error = 0;
-  params.error_flag = &error;
-  for (const PlanStep& step : plan.steps) {
-    const EmulatedKernel& kernel = kernel_named(step.kernel);
-    SCOPED_TRACE(step.kernel);
-    const KernelSpec& spec = step.gpu_kernel->spec;
-    try {
-      const bool writes_lengths = spec.family == KernelFamily::PartLengths;
-      const void* const taken = writes_lengths ? static_cast<const void*>(&lengths) : &params;
-      launch([&] { kernel.entry(taken); }, step.num_work_items, num_threads(spec),
-             static_cast<int>(shared_bytes(spec)));
-    } catch (const Fault& fault) {
-      FAIL() << fault.what();
-    }
-  }
-  EXPECT_EQ(error, 0) << "a kernel reports a length or page out of bounds";
-  for (std::size_t part = 0; part < plan.parts.size(); ++part) {
-    run_steps(plan.parts[part], cuda::part_arguments(plan, part, args, workspace),
-              workspace_piece(plan, workspace, kPieceParts).first(plan.parts[part].workspace_bytes()));
-  }
-}
 
 class emulated_forward : public ::testing::TestWithParam<EmulatedCase> {};
 
@@ -52,7 +22,7 @@ TEST_P(emulated_forward, agrees_with_float64) {
   const Plan plan = plan_on(emulated_device(GetParam().device, kForwardInstructions), tensors);
   verify::GuardedBuffer workspace(plan.workspace_bytes());
   ASSERT_NO_FATAL_FAILURE(
-      run_steps(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()}));
+      run_plan(plan, tensors.args, {static_cast<std::byte*>(workspace.data()), workspace.size()}));
   const verify::CheckReport report = verify::check_result(tensors.args, tensors.options);
   EXPECT_TRUE(report.passed) << report.text();
   EXPECT_EQ(tensors.damage(), std::nullopt);

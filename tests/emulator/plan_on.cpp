@@ -2,6 +2,7 @@
 
 #include "plan/make_plan.h"
 #include "problem/validate.h"
+#include "tests/emulator/cases.h"
 
 namespace onepass::emulator {
 
@@ -18,23 +19,31 @@ DeviceInfo small_device(int num_processors) {
   return device;
 }
 
+DeviceInfo invariant_device(const std::string& name) {
+  return name == "decode" ? emulated_device("h200", kDecodeInstructions)
+                          : emulated_device(name.c_str(), kForwardInstructions);
+}
+
 namespace {
 
-template <class Tensors>
-Plan plan_of(const DeviceInfo& device, const Tensors& tensors) {
-  AttentionProblem problem = validate_problem("emulator", tensors.args, tensors.options);
-  validate_run("emulator", problem, tensors.args);
+template <class Arguments>
+Plan plan_of(const DeviceInfo& device, const Arguments& args, const ForwardOptions& options) {
+  AttentionProblem problem = validate_problem("emulator", args, options);
+  validate_run("emulator", problem, args);
   problem.memory = DeviceKind::Cuda;
-  return make_plan("emulator", problem, {Backend::Cuda, 0, tensors.options.num_splits}, device);
+  return make_plan("emulator", problem, {Backend::Cuda, 0, options.num_splits}, device);
 }
 
 }  // namespace
 
+Plan plan_on(const DeviceInfo& device, const ForwardArguments& args, const ForwardOptions& options) {
+  return plan_of(device, args, options);
+}
 Plan plan_on(const DeviceInfo& device, const verify::CaseTensors& tensors) {
-  return plan_of(device, tensors);
+  return plan_of(device, tensors.args, tensors.options);
 }
 Plan plan_on(const DeviceInfo& device, const verify::GradientTensors& tensors) {
-  return plan_of(device, tensors);
+  return plan_of(device, tensors.args, tensors.options);
 }
 
 }  // namespace onepass::emulator

@@ -40,6 +40,7 @@ std::set<std::string> kernel_names() {
   for (const EmulatedCase& c : kDecodeCases) add(emulated_device(c.device, kDecodeInstructions), c.text);
   for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(std::stoi(c.device)), c.text);
   for (const EmulatedCase& c : kBackwardCases) add(small_device(), c.text);
+  for (const EmulatedCase& c : kInvariantCases) add(invariant_device(c.device), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {
     for (const int load_bytes : {16, 2}) {
       names.insert(kernel_name(append_kv_kernel(kForwardInstructions, dtype, load_bytes)));

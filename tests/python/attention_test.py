@@ -156,3 +156,20 @@ def test_the_reference_backend_agrees():
     q, k, v = (rng.standard_normal([1, 9, 2, 8]).astype(np.float32) for _ in range(3))
     np.testing.assert_allclose(onepass.attention(q, k, v, backend="reference"), evaluate(q[0], k[0], v[0])[0][None],
                                atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_invariant_rows_have_the_same_bits_alone_and_beside_others(dtype):
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(3, rows, heads, 32).to(dtype) for rows, heads in ((1, 8), (5000, 2), (5000, 2)))
+    used = torch.tensor([4100, 17, 5000], dtype=torch.int32)
+    together = onepass.attention(q, k, v, seqused_k=used, batch_invariant=True)
+    for b in range(3):
+        alone = onepass.attention(q[b:b + 1], k[b:b + 1], v[b:b + 1], seqused_k=used[b:b + 1], batch_invariant=True,
+                                  num_threads=1)
+        assert torch.equal(alone[0], together[b])
+        by_operator = torch.ops.onepass.forward(q[b:b + 1], k[b:b + 1], v[b:b + 1], seqused_k=used[b:b + 1],
+                                                batch_invariant=True)[0]
+        assert torch.equal(by_operator[0], together[b])
+    with pytest.raises(ValueError, match="num_splits is 2, with batch_invariant"):
+        onepass.attention(q, k, v, num_splits=2, batch_invariant=True)

@@ -269,8 +269,8 @@ TEST_F(CApi, numbers_outside_an_enumeration_are_refused_by_the_fields_name) {
   options.backend = 4;
   EXPECT_THAT(message(), AllOf(HasSubstr("backend is 4"), HasSubstr("2 (reference)")));
   options.backend = 0;
-  options.reserved = 1;
-  EXPECT_THAT(message(), HasSubstr("options.reserved is 1"));
+  options.batch_invariant = 2;
+  EXPECT_THAT(message(), HasSubstr("batch_invariant is 2"));
   expect_nothing_written();
 }
 

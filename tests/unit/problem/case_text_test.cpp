@@ -116,7 +116,7 @@ TEST(case_text, printing_and_parsing_random_cases_gives_them_back) {
       {"", "bhsd", "qkvpacked", "dimstride2", "broadcastk", "reversed"},
       {"", "mean0", "mean-10000", "mean0.1", "meanv2", "mean1_meanv-1"},
       {"", "seed1", "seed9223372036854775807"},
-      {"", "split1", "split1024"},
+      {"", "split1", "split1024", "invariant"},
       {"", "nolse"},
       {"", "nopoison"}};
   std::mt19937_64 random(7);

@@ -464,6 +464,24 @@ TEST(validate, threads_and_splits_have_ranges) {
   expect_refused(d, "num_splits is 5000", "to 1024");
 }
 
+TEST(validate, batch_invariant_calls_have_parts_of_their_own_and_a_bound) {
+  Call c = Call::dense();
+  c.options.batch_invariant = true;
+  const AttentionProblem problem = validate_problem("forward", c.args, c.options);
+  EXPECT_TRUE(problem.batch_invariant);
+  EXPECT_TRUE(options_of(problem).batch_invariant);
+  c.options.num_splits = 2;
+  expect_refused(c, "num_splits is 2, with batch_invariant",
+                 "parts of a batch-invariant call have 2048 keys");
+  Call paged = Call::paged();
+  paged.bind_paged();
+  paged.options.batch_invariant = true;
+  paged.args.block_table.shape[1] = 1 << 20;
+  paged.args.block_table.strides[1] = 0;
+  paged.options.max_seqlen_k = 3 << 20;
+  expect_refused(paged, "seqlen_k is up to 3145728, with batch_invariant", "up to 2097152 keys");
+}
+
 TEST(validate, a_plan_is_for_its_own_shapes) {
   Call c = Call::dense();
   const AttentionProblem problem = validate_problem("plan", c.args, c.options);

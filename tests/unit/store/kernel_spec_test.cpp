@@ -95,7 +95,7 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
          {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa,
           &KernelSpec::two_query_stages, &KernelSpec::two_probabilities, &KernelSpec::mask_end,
           &KernelSpec::mask_begin, &KernelSpec::ticket, &KernelSpec::ragged, &KernelSpec::stays,
-          &KernelSpec::cluster}) {
+          &KernelSpec::cluster, &KernelSpec::parts}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);

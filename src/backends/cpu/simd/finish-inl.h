@@ -58,7 +58,7 @@ inline void finish_row(const ForwardContext& context, const WorkItem& item, cons
   const std::int64_t i = row / group;
   const std::int64_t h = item.head_k * group + row % group;
   const std::int64_t dim_v = problem.head_dim_v;
-  const bool is_part = context.num_splits > 1;
+  const bool is_part = item.num_splits > 1;
 
   const bool use_sink = problem.has_sinks && !is_part;  // a sink joins once, when the parts are merged
   const float sink = use_sink ? per_head_value(context.args.sinks, 0, h) : -kInfinity;
@@ -76,7 +76,7 @@ inline void finish_row(const ForwardContext& context, const WorkItem& item, cons
 
   if (is_part) {
     const std::int64_t part_row =
-        item.split_idx * context.num_rows_total() + context.split_row(item.sequence, i, h);
+        item.split_idx * context.num_split_rows + context.split_row(item.sequence, i, h);
     context.split_lse[part_row] = static_cast<float>(end.lse);
     std::memcpy(context.split_out + part_row * dim_v, out, static_cast<std::size_t>(dim_v) * sizeof(float));
     return;

@@ -7,7 +7,8 @@
 // Paths      few rows: decode.cpp (lanes are head dimensions, bound by memory); many: prefill.cpp (lanes
 //            are queries, bound by FMA). Chosen per item, so a ragged batch mixes both
 // Splits     num_splits > 1 cuts the key blocks that an item visits into parts; their normalised results
-//            and LSE go to the workspace and are merged row by row once all items are done
+//            and LSE go to the workspace and are merged row by row once all items are done. In a
+//            batch-invariant call each sequence has parts of its own (dispatch/key_parts.h), and a path
 // Order      causal items differ in length. With few heads per thread all long items come first; else items
 //            of one head follow each other, longest first, so that its K and V stay in cache
 #include <omp.h>
@@ -57,6 +58,8 @@ class ItemQueue final : public WorkQueue {
     item.split_idx = idx % splits;
     item.head_k = head % problem.num_heads_k;
     item.sequence = sequence_at(problem, context_.args, head / problem.num_heads_k);
+    item.num_splits = context_.splits_of(item.sequence);
+    if (item.split_idx >= item.num_splits) return item;
     item.row_begin = m_block * context_.tile_m;
     item.row_end = max_index(item.row_begin, min_index(item.row_begin + context_.tile_m,
                                                        item.sequence.seqlen_q * problem.group()));
@@ -64,7 +67,10 @@ class ItemQueue final : public WorkQueue {
     item.band = band_of(problem, item.sequence);
     const TileRange range = tile_range(item.band, item.sequence.seqlen_k, item.row_begin / problem.group(),
                                        (item.row_end - 1) / problem.group() + 1, context_.tile_n);
-    const KeyRange part = split_blocks(range.n_block_min, range.n_block_max, item.split_idx, splits);
+    const KeyRange part =
+        problem.batch_invariant && item.num_splits > 1
+            ? part_blocks(range.n_block_min, range.n_block_max, item.split_idx, context_.tile_n)
+            : split_blocks(range.n_block_min, range.n_block_max, item.split_idx, item.num_splits);
     item.n_block_min = part.begin;
     item.n_block_max = part.end;
     return item;
@@ -78,6 +84,7 @@ class ItemQueue final : public WorkQueue {
 
 void merge_sequence(const ForwardContext& context, std::int64_t head) {
   const Sequence s = sequence_at(context.problem, context.args, head / context.problem.num_heads_q);
+  if (context.splits_of(s) == 1) return;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     context.kernels.merge_row(context, s, i, head % context.problem.num_heads_q);
   }
@@ -98,6 +105,7 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
                                plan.tile_m,
                                plan.tile_n,
                                plan.num_splits,
+                               num_split_rows(problem),
                                floats(kPieceSplitOut),
                                floats(kPieceSplitLse)};
   std::byte* thread_scratch = workspace_piece(plan, workspace, kPieceThreadScratch).data();
@@ -112,7 +120,7 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
                   plan.tile_m, plan.tile_n);
     WorkCursor cursor(queue);
     for (WorkItem item = cursor.advance(); item.num_rows() > 0; item = cursor.advance()) {
-      if (item.num_rows() <= kMaxDecodeRows) {
+      if (context.decodes(item)) {
         context.kernels.decode(context, item, scratch);
       } else {
         context.kernels.prefill(context, item, scratch, cursor);

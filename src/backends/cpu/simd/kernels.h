@@ -7,6 +7,8 @@
 #include <string>
 
 #include "backends/cpu/sequence.h"
+#include "backends/cuda/kernels/common/key_parts.h"
+#include "dispatch/key_parts.h"
 #include "onepass/plan.h"
 #include "problem/attention_problem.h"
 
@@ -27,7 +29,7 @@ struct WorkItem {
   std::int64_t head_k;
   std::int64_t row_begin, row_end;        // packed rows
   std::int64_t n_block_min, n_block_max;  // key blocks of tile_n keys
-  std::int64_t split_idx;
+  std::int64_t split_idx, num_splits;     // of the sequence's keys
 
   std::int64_t num_rows() const { return row_end - row_begin; }
 };
@@ -92,15 +94,32 @@ struct ForwardContext {
   const KernelTable& kernels;
   std::int64_t tile_m, tile_n;
   std::int64_t num_splits;
-  float* split_out;  // (num_splits, rows, head_dim_v), null when num_splits == 1
-  float* split_lse;  // (num_splits, rows)
+  std::int64_t num_split_rows;
+  float* split_out;  // (num_splits, num_split_rows, head_dim_v), null when num_splits == 1
+  float* split_lse;  // (num_splits, num_split_rows)
 
-  std::int64_t num_rows_total() const { return problem.total_q * problem.num_heads_q; }
-  /// Index into the rows of split_out and split_lse: [B, Hq, Sq], or [Hq, Tq] when packed.
+  /// Parts of a sequence's keys.
+  std::int64_t splits_of(const Sequence& s) const {
+    if (!problem.batch_invariant) return num_splits;
+    return s.seqlen_q <= most_rows_of_parts(problem) ? num_key_parts(s.seqlen_k) : 1;
+  }
+  /// Whether an item takes the row-wise path. Where bits may not depend on how a sequence's rows are cut into
+  /// items, all of them go one way.
+  bool decodes(const WorkItem& item) const {
+    const std::int64_t rows =
+        problem.batch_invariant ? item.sequence.seqlen_q * problem.group() : item.num_rows();
+    return rows <= kMaxDecodeRows;
+  }
+  /// Index into the rows of split_out and split_lse: [B, Hq, Sq], [Hq, Tq] when packed, and of a
+  /// batch-invariant call [B, Hq, most rows of parts].
   std::int64_t split_row(const Sequence& s, std::int64_t i, std::int64_t h) const {
+    if (problem.batch_invariant) return (s.batch_idx * problem.num_heads_q + h) * rows_of_parts() + i;
     if (problem.q_layout == SequenceLayout::Packed) return h * problem.total_q + s.q_row0 + i;
     return (s.batch_idx * problem.num_heads_q + h) * problem.seqlen_q + i;
   }
+
+ private:
+  std::int64_t rows_of_parts() const { return min_index(problem.seqlen_q, most_rows_of_parts(problem)); }
 };
 
 ScoreRule score_rule(const ForwardContext& context, const WorkItem& item);

@@ -22,22 +22,23 @@ namespace HWY_NAMESPACE {
 
 void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i, std::int64_t h) {
   const AttentionProblem& problem = context.problem;
-  const std::int64_t num_rows = context.num_rows_total(), row = context.split_row(s, i, h);
+  const std::int64_t num_rows = context.num_split_rows, row = context.split_row(s, i, h);
+  const std::int64_t num_splits = context.splits_of(s);
   const std::int64_t dim_v = problem.head_dim_v;
 
   const double sink = problem.has_sinks ? per_head_value(context.args.sinks, 0, h) : -kInfinity;
   double top = sink;
-  for (std::int64_t split = 0; split < context.num_splits; ++split) {
+  for (std::int64_t split = 0; split < num_splits; ++split) {
     const double lse = context.split_lse[split * num_rows + row];
     if (!(lse <= top)) top = lse;  // NaN wins
   }
   const double subtrahend = top == -static_cast<double>(kInfinity) ? 0.0 : top;
   double total = std::exp(sink - subtrahend);
-  for (std::int64_t split = 0; split < context.num_splits; ++split) {
+  for (std::int64_t split = 0; split < num_splits; ++split) {
     total += std::exp(context.split_lse[split * num_rows + row] - subtrahend);
   }
   // The weights take the place of the LSEs, which are not needed any more; only this row uses them.
-  for (std::int64_t split = 0; split < context.num_splits; ++split) {
+  for (std::int64_t split = 0; split < num_splits; ++split) {
     float& lse = context.split_lse[split * num_rows + row];
     lse = lse == -kInfinity ? 0.0f : static_cast<float>(std::exp(lse - subtrahend) / total);
   }
@@ -47,7 +48,7 @@ void merge_row(const ForwardContext& context, const Sequence& s, std::int64_t i,
     const std::int64_t count = min_index(kLanes, dim_v - d);
     HWY_ALIGN float part[kLanes] = {};
     V32 sum = hn::Zero(kF32);
-    for (std::int64_t split = 0; split < context.num_splits; ++split) {
+    for (std::int64_t split = 0; split < num_splits; ++split) {
       const float weight = context.split_lse[split * num_rows + row];
       if (weight == 0.0f) continue;  // an empty part is not read
       std::memcpy(part, context.split_out + (split * num_rows + row) * dim_v + d,

@@ -34,7 +34,7 @@ struct MergeSplits {
     const Sequence seq = sequence_at(p, batch_idx);
     if (i >= seq.seqlen_q) return;
 
-    const auto [index, num_rows] = split_row(p, seq, batch_idx, head, i);
+    const auto [index, num_rows] = split_row<Spec::kParts>(p, seq, batch_idx, head, i);
 
     float larger = p.sinks != nullptr ? p.sinks[head * p.sinks_stride] : -infinity();
     const float sink = larger;

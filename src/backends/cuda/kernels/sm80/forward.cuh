@@ -20,6 +20,7 @@
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; PTX ISA for the fragment maps
 #pragma once
 
+#include "common/key_parts.h"
 #include "common/score.cuh"
 #include "common/sequence.cuh"
 #include "common/softmax.cuh"
@@ -84,6 +85,7 @@ struct ForwardSm80 {
   static_assert(Spec::kWarps / kColumnGroups <= 15,
                 "a named barrier for the warps that share rows, beside barrier 0");
   static_assert(Spec::kStages == 1, "K and V have one buffer each");
+  static_assert(!Spec::kParts || (Spec::kSplit && kPartKeys % Spec::kTileN == 0), "parts are whole tiles");
 
   const ForwardParams& p;
   Uint32 shared_q, shared_k, shared_v, shared_p;
@@ -416,11 +418,17 @@ struct ForwardSm80 {
     int n_block_min = static_cast<int>(range.n_block_min), n_block_max = static_cast<int>(range.n_block_max);
     int full_min = static_cast<int>(range.n_block_full_min);
     int full_max = static_cast<int>(range.n_block_full_max);
-    if constexpr (Spec::kSplit) {
+    if constexpr (Spec::kParts) {
+      const KeyRange part = part_blocks(n_block_min, n_block_max, split_idx, Spec::kTileN);
+      n_block_min = static_cast<int>(part.begin);
+      n_block_max = static_cast<int>(part.end);
+    } else if constexpr (Spec::kSplit) {
       const int blocks = p.num_splits.quotient(n_block_max - n_block_min + p.num_splits.divisor - 1);
       const int begin = min(n_block_max, n_block_min + split_idx * blocks);
       n_block_max = min(n_block_max, begin + blocks);
       n_block_min = begin;
+    }
+    if constexpr (Spec::kSplit) {
       full_min = clamp_index(full_min, n_block_min, n_block_max);
       full_max = clamp_index(full_max, full_min, n_block_max);
     }
@@ -541,7 +549,7 @@ struct ForwardSm80 {
 
   /// Normalised f32 partial result.
   ONEPASS_DEVICE void store_split_row(int row, RowResult result, int t, int r) const {
-    const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+    const SplitRow place = split_row<Spec::kParts>(p, seq, batch_idx, head_of(row), query_of(row));
     const Index64 index = split_idx * place.num_rows + place.index;
     if ((lane & 3) == 0 && warp_column == 0) p.split_lse[index] = result.lse;
     float* out = p.split_o + index * Spec::kHeadDimV;

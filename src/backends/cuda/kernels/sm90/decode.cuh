@@ -21,7 +21,8 @@
 // Pages      a box is min(page, slot) keys, or less so that it divides both. The producer looks up 32 boxes
 //            at a time, one a lane, long before they are asked for, and the first ones before the length is
 //            known. A box that nobody wants is asked for outside the tensor, and comes as zeros
-// Splits     interleaved, so that parts are alike whatever the length; shares are cut where they are full. Each
+// Splits     interleaved, so that parts are alike whatever the length; shares are cut where they are full; with
+//            kParts they have a fixed number of keys, and a tile of rows as many as its own keys need. Each
 //            block stores the normalised rows of its part in the workspace; the one of a tile that arrives
 //            last merges all of them, in order: the same bits, whichever is last. With kCluster the eight blocks of a tile are a cluster, and each
 //            merges its share of the columns from the shared memory of all
@@ -37,6 +38,7 @@
 //            the shares
 #pragma once
 
+#include "common/key_parts.h"
 #include "common/launch_count.cuh"
 #include "common/score.cuh"
 #include "common/sequence.cuh"
@@ -72,6 +74,7 @@ struct DecodeSm90 {
   static constexpr int kThreads = 32 * Spec::kWarps;
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kStages = Spec::kStages;
   static constexpr bool kShares = Spec::kStays && Spec::kRagged;      // of the keys, for blocks that stay
+  static constexpr int kPartTiles = kPartKeys / kTileN;               // of keys
   static constexpr int kRowTiles = kTileM / 8;                        // n8 tiles
   static constexpr int kWarpKeys = kTileN / kConsumers;               // of a block
   static constexpr int kKeyTiles = kWarpKeys / 16;                    // m16 tiles of S^T
@@ -97,6 +100,8 @@ struct DecodeSm90 {
   static_assert(kStages >= 2, "a block's K and V");
   static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
   static_assert(!kShares || !Spec::kSplit, "keys are split or shared out");
+  static_assert(!Spec::kParts || (Spec::kSplit && !Spec::kCluster && kPartTiles * kTileN == kPartKeys),
+                "parts are whole tiles, merged through the workspace");
   static_assert(!Spec::kCluster || kJointBytes + 4 * kTileM * (Spec::kHeadDimV + 1) <= kStages * kSlotBytes,
                 "and for the block's part");
 
@@ -190,7 +195,7 @@ struct DecodeSm90 {
     }
     batch_idx = outer;
     if constexpr (Spec::kPaged) {
-      if (warp == kConsumers) look_ahead(batch_idx, part_idx);  // before the length is known
+      if (warp == kConsumers) look_ahead(batch_idx, Spec::kParts ? part_idx * kPartTiles : part_idx);  // early
     }
     seq = sequence_at(p, batch_idx);
   }
@@ -204,12 +209,25 @@ struct DecodeSm90 {
     return outer;
   }
 
-  /// Whether the item has rows; what its keys are then.
+  /// Whether the item has rows and, of fixed parts, is one of theirs; what its keys are then.
   ONEPASS_DEVICE bool find_rows_and_keys() {
     row0 = m_block * kTileM;
     num_rows = min(kTileM, seq.seqlen_q * p.group.divisor - row0);
     if (num_rows > 0) find_keys();
+    if constexpr (Spec::kParts) return num_rows > 0 && find_part();
     return num_rows > 0;
+  }
+
+  /// Fixed parts (key_parts.h): the tile's rows have those that hold keys which they see, or one without keys.
+  /// Whether this is one of them; what it has of the blocks then.
+  ONEPASS_DEVICE bool find_part() {
+    const int first = n_begin < n_end ? n_begin / kPartTiles : 0;
+    num_parts = n_begin < n_end ? (n_end - 1) / kPartTiles + 1 - first : 1;
+    const KeyRange part = part_blocks(n_begin, n_end, part_idx, kTileN);
+    n_begin = static_cast<int>(part.begin);
+    n_end = static_cast<int>(part.end);
+    part_idx -= first;
+    return part_idx >= 0 && part_idx < num_parts;
   }
 
   /// Which of the blocks that have the same share this one is.
@@ -276,7 +294,7 @@ struct DecodeSm90 {
     const BasicTileRange<int> range = tile_range(band, seq.seqlen_k, query_begin, query_end, kTileN);
     key_begin = keys.begin;
     key_end = keys.end;
-    n_begin = range.n_block_min + part_idx;
+    n_begin = range.n_block_min + (Spec::kParts ? 0 : part_idx);
     n_end = range.n_block_max;
     if constexpr (kShares) {
       n_begin = max(range.n_block_min, part_begin);
@@ -287,7 +305,7 @@ struct DecodeSm90 {
   }
 
   /// From a block of keys to the part's next one.
-  ONEPASS_DEVICE int n_step() const { return kShares ? 1 : num_parts; }
+  ONEPASS_DEVICE int n_step() const { return kShares || Spec::kParts ? 1 : num_parts; }
 
   /// Query and head of a row, which counts from the tile's first.
   ONEPASS_DEVICE int query_of(int row) const { return p.group.quotient(row0 + row); }
@@ -728,7 +746,7 @@ struct DecodeSm90 {
       const int block = (first_share + part) * all.team.divisor + own_member();
       return static_cast<Index64>(2 * block + (part == 0 ? 1 : 0)) * kTileM + row;
     } else {
-      const SplitRow place = split_row(p, seq, batch_idx, head_of(row), query_of(row));
+      const SplitRow place = split_row<Spec::kParts>(p, seq, batch_idx, head_of(row), query_of(row));
       return part * place.num_rows + place.index;
     }
   }
