@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 import backward_cpu_tables
+import bandwidth_tables
 import cpu_tables
 import decode_tables
 import gpu_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = {"cpu": cpu_tables, "backward_cpu": backward_cpu_tables, "gpu": gpu_tables, "decode": decode_tables}
+KINDS = {"cpu": cpu_tables, "bandwidth": bandwidth_tables, "backward_cpu": backward_cpu_tables, "gpu": gpu_tables,
+         "decode": decode_tables}
 PLACES = {"README.md": "{kind}", "docs/benchmarks.md": "{kind}-full"}
 
 
