@@ -37,6 +37,7 @@ HostTensor allocate_tensor(DType dtype, std::span<const std::int64_t> shape) {
         fmt::format("1 to {} extents of 0 or more, together less than 2^63 bytes", TensorView::kMaxRank),
         "correct the shape");
   }
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) bytes = 0;
   HostTensor tensor;
   tensor.dtype = dtype;
   tensor.shape.assign(shape.begin(), shape.end());

@@ -20,6 +20,13 @@ TEST(host_tensor, a_new_tensor_is_row_major_and_aligned) {
   EXPECT_EQ(tensor.view(), make_view(tensor.storage.get(), DType::BF16, {2, 3, 5, 7}));
 }
 
+TEST(host_tensor, no_elements_take_no_memory_whatever_the_other_extents_are) {
+  const HostTensor tensor =
+      allocate_tensor(DType::F16, std::array<std::int64_t, 3>{2, 0, std::int64_t{1} << 58});
+  EXPECT_EQ(tensor.num_bytes(), 0u);
+  EXPECT_TRUE(tensor.view().present());
+}
+
 TEST(host_tensor, a_default_tensor_is_absent) {
   EXPECT_FALSE(HostTensor{}.view().present());
   EXPECT_EQ(HostTensor{}.num_bytes(), 0u);
