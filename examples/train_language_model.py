@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a small causal language model with onepass and with torch's attention, from the same seed.
 
-    python examples/train_language_model.py                  float32 on the CPU, under a minute on two cores
+    python examples/train_language_model.py                  float32 on the CPU
     python examples/train_language_model.py --device cuda    larger, bfloat16 autocast
 
 The text is Python's own language reference, half a megabyte that comes with it (module pydoc_data; Debian:
