@@ -7,26 +7,22 @@ call kept, and both. FLOPs of backward are 2.5 times those of forward.
 """
 
 import argparse
-import datetime
 import itertools
 import json
 import re
 import sys
-from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend
 
-import machine
+import cpu_run
 import timing
 from accelerator import HostDevice
 from backward_vs_peers import OnepassCall, exact_gradients, torch_call, worst_error
 from cases import Problem
 from contenders import RELATIVE_ERROR, WrongResult
-from onepass_c import Library, find_library
+from onepass_c import Library
 from tensors import make_inputs
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def problems() -> list[Problem]:
@@ -76,11 +72,7 @@ def progress(case: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--name", help="the result is bench/results/backward_cpu_NAME.json (default: the CPU's model)")
-    parser.add_argument("--out", type=Path, help="write this file instead")
-    parser.add_argument("--library", type=Path, help="libonepass.so (default: that of build/release)")
-    parser.add_argument("--threads", type=int, default=machine.cpu_info()["cores"])
-    parser.add_argument("--rounds", type=int, default=7)
+    cpu_run.add_arguments(parser, "backward_cpu", rounds=7)
     parser.add_argument("--only", default="", help="only cases whose text matches this regular expression; needs --out")
     args = parser.parse_args()
     if args.only and not args.out:
@@ -89,16 +81,8 @@ def main() -> None:
     if not wanted:
         raise SystemExit(f"bench: no case matches --only '{args.only}'.\n  Fix: see problems() for the cases.")
 
-    library = Library((args.library or find_library(ROOT)).resolve())
-    torch.set_num_threads(args.threads)
-    cpu = machine.cpu_info()
-    name = args.name or re.sub(r"[^a-z0-9]+", "_", f"{cpu['model']} {cpu['cores']}c".lower()).strip("_")
-    out = args.out or ROOT / "bench" / "results" / f"backward_cpu_{name}.json"
-    result = {
-        "cpu": cpu, "threads": args.threads, "load_average_at_start": machine.load_average(),
-        "versions": {"onepass": library.version(), "torch": torch.__version__, "python": sys.version.split()[0],
-                     "compiler": machine.compiler(ROOT / "build" / "release")},
-        "commit": machine.commit(ROOT), "date": datetime.date.today().isoformat(), "rounds": args.rounds, "cases": []}
+    library, result, out = cpu_run.begin(args, "backward_cpu")
+    result["cases"] = []
     for problem in wanted:
         result["cases"].append(run_case(library, problem, args.threads, args.rounds))
         progress(result["cases"][-1])

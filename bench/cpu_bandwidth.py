@@ -8,20 +8,16 @@ torch's side first. Writes bench/results/bandwidth_<name>.json, from which make_
 """
 
 import argparse
-import datetime
 import json
-import re
 import statistics
 import sys
-from pathlib import Path
 
 import torch
 
-import machine
+import cpu_run
 import timing
-from onepass_c import Forward, Library, find_library
+from onepass_c import Forward, Library
 
-ROOT = Path(__file__).resolve().parent.parent
 HEADS_Q, HEADS_K, HEAD_DIM, SEQLEN_K, PAGE = 32, 8, 128, 32768, 64
 BATCHES = (1, 8)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -90,28 +86,14 @@ def run_case(library: Library, dtype_name: str, batch: int, layout: str, threads
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--name", help="the result is bench/results/bandwidth_NAME.json (default: from the CPU's model)")
-    parser.add_argument("--out", type=Path, help="write this file instead")
-    parser.add_argument("--library", type=Path, help="libonepass.so (default: that of build/release)")
-    parser.add_argument("--threads", type=int, default=machine.cpu_info()["cores"])
-    parser.add_argument("--rounds", type=int, default=11)
+    cpu_run.add_arguments(parser, "bandwidth", rounds=11)
     args = parser.parse_args()
 
-    library = Library((args.library or find_library(ROOT)).resolve())
-    torch.set_num_threads(args.threads)
-    cpu = machine.cpu_info()
-    name = args.name or re.sub(r"[^a-z0-9]+", "_", f"{cpu['model']} {cpu['cores']}c".lower()).strip("_")
-    out = args.out or ROOT / "bench" / "results" / f"bandwidth_{name}.json"
+    library, result, out = cpu_run.begin(args, "bandwidth")
     x = torch.ones(1 << 28)
     reads = {"sum": [x.sum], "dot": [lambda: torch.dot(x, x)]}
-    result = {
-        "cpu": cpu, "threads": args.threads, "load_average_at_start": machine.load_average(),
-        "versions": {"onepass": library.version(), "torch": torch.__version__,
-                     "compiler": machine.compiler(ROOT / "build" / "release")},
-        "commit": machine.commit(ROOT), "date": datetime.date.today().isoformat(), "rounds": args.rounds,
-        "cases": [run_case(library, dtype, batch, layout, args.threads, args.rounds, reads)
-                  for dtype in DTYPES for batch in BATCHES for layout in LAYOUTS],
-    }
+    result["cases"] = [run_case(library, dtype, batch, layout, args.threads, args.rounds, reads)
+                       for dtype in DTYPES for batch in BATCHES for layout in LAYOUTS]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(out)

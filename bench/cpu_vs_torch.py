@@ -5,7 +5,6 @@ Writes bench/results/cpu_<name>.json, from which make_tables.py makes the tables
 """
 
 import argparse
-import datetime
 import json
 import re
 import subprocess
@@ -15,11 +14,12 @@ from pathlib import Path
 import torch
 
 import contenders
+import cpu_run
 import machine
 import peaks
 import timing
 from cases import Problem, decode_problems, memory_problems, prefill_problems
-from onepass_c import Library, find_library
+from onepass_c import Library
 from tensors import make_inputs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,35 +80,15 @@ def progress(problem: Problem, case: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--name", help="the result is bench/results/cpu_NAME.json (default: from the CPU's model)")
-    parser.add_argument("--out", type=Path, help="write this file instead")
-    parser.add_argument("--library", type=Path, help="libonepass.so (default: that of build/release)")
-    parser.add_argument("--threads", type=int, default=machine.cpu_info()["cores"])
-    parser.add_argument("--rounds", type=int, default=11)
+    cpu_run.add_arguments(parser, "cpu", rounds=11)
     parser.add_argument("--only", default="", help="only cases whose text matches this regular expression; needs --out")
     args = parser.parse_args()
 
     if args.only and not args.out:
         parser.error("--only leaves cases out, so it must not replace a complete result: name a file with --out")
 
-    library_path = (args.library or find_library(ROOT)).resolve()
-    library = Library(library_path)
-    torch.set_num_threads(args.threads)
-    cpu = machine.cpu_info()
-    name = args.name or re.sub(r"[^a-z0-9]+", "_", f"{cpu['model']} {cpu['cores']}c".lower()).strip("_")
-    out = args.out or ROOT / "bench" / "results" / f"cpu_{name}.json"
-
-    result = {
-        "cpu": cpu,
-        "threads": args.threads,
-        "load_average_at_start": machine.load_average(),
-        "versions": {"onepass": library.version(), "torch": torch.__version__, "python": sys.version.split()[0],
-                     "compiler": machine.compiler(ROOT / "build" / "release")},
-        "commit": machine.commit(ROOT),
-        "date": datetime.date.today().isoformat(),
-        "rounds": args.rounds,
-        "peaks": peaks.measure(args.rounds),
-    }
+    library, result, out = cpu_run.begin(args, "cpu")
+    result["peaks"] = peaks.measure(args.rounds)
     print(json.dumps(result, indent=2), file=sys.stderr)
 
     result["cases"], result["memory"] = [], []
@@ -121,7 +101,7 @@ def main() -> None:
                 progress(problem, result["cases"][-1])
     for problem in memory_problems():
         if re.search(args.only, problem.text):
-            result["memory"].append(run_memory(library_path, problem, args.threads, 3))
+            result["memory"].append(run_memory(args.library, problem, args.threads, 3))
             print(json.dumps(result["memory"][-1]), file=sys.stderr, flush=True)
     if not result["cases"] + result["memory"]:
         raise SystemExit(f"bench: no case matches --only '{args.only}'.\n  Fix: see bench/cases.py for the cases.")
