@@ -83,7 +83,8 @@ Sm90BackwardConfig choose_sm90_backward(const AttentionProblem& p, const DeviceI
   config.prepare.family = KernelFamily::Sm90BackwardPrepare;
   config.prepare.mask_begin = config.prepare.mask_end = false;  // one for every mask
   config.finish.family = KernelFamily::Sm90BackwardFinish;
-  config.prepare.num_warps = config.finish.num_warps = 8;
+  config.prepare.num_warps = 4;  // a thread has several rows, so many bytes are asked for at once
+  config.finish.num_warps = 8;
   config.rows_grid = p.batch * p.num_heads_q * ceil_div(p.seqlen_q, spec.tile_m);
   config.grid = std::min<std::int64_t>(config.order.num_tiles, device.num_processors);
   return config;

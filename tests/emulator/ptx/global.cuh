@@ -11,6 +11,7 @@ ONEPASS_DEVICE void store_global(void* address, const Words& words) {
   *static_cast<Words*>(address) = words;
 }
 
+ONEPASS_DEVICE uint4 load_once(const void* address) { return *static_cast<const uint4*>(address); }
 template <class T>
 ONEPASS_DEVICE T load_l2(const T* address) {
   return *address;

@@ -29,6 +29,7 @@ Sm90BackwardParams sm90_backward_params(const Plan& plan, const PlannedKernel& k
   params.backward = backward;
   params.backward.forward.m_blocks =
       fast_divisor(static_cast<int>((p.seqlen_q + spec.tile_m - 1) / spec.tile_m));
+  params.backward.forward.tile_heads = fast_divisor(static_cast<int>(p.num_heads_q));
   params.dq_sums = reinterpret_cast<float*>(piece(kPieceDqSums));
   params.turns = reinterpret_cast<int*>(piece(kPieceTurns));
   params.ticket = reinterpret_cast<unsigned*>(piece(kPieceTicket));

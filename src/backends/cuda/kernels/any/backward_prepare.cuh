@@ -8,7 +8,6 @@
 #pragma once
 
 #include "common/gradient_row.cuh"
-#include "common/math.cuh"
 #include "common/sequence.cuh"
 #include "params.h"
 
@@ -42,7 +41,8 @@ struct BackwardPrepare {
     const Sequence seq = sequence_at(f, batch_idx);
     if (i >= (seq.seqlen_q + kGradientRowPad - 1) / kGradientRowPad * kGradientRowPad) return;
 
-    float lse = -infinity(), delta = 0.0f;
+    GivenStatistics statistics;
+    float dot = 0.0f;
     if (i < seq.seqlen_q) {
       const Index64 row = seq.q_row0 + i;
       const unsigned short* o = static_cast<const unsigned short*>(f.o.data) + batch_idx * f.o.batch_stride +
@@ -58,19 +58,14 @@ struct BackwardPrepare {
       }
       for (int d = lane; d < f.head_dim_v; d += 32) {
         const unsigned short bits = dout[d * p.dout_source_dim_stride];
-        delta += ElementTraits<Element>::to_float(Element{o[d]}) * ElementTraits<Element>::to_float(Element{bits});
+        dot += ElementTraits<Element>::to_float(Element{o[d]}) * ElementTraits<Element>::to_float(Element{bits});
         if (copy != nullptr) copy[d] = bits;
       }
-      delta = warp_sum(delta);
-      lse = f.lse[batch_idx * f.lse_batch_stride + head * f.lse_head_stride + row * f.lse_row_stride];
-      if (p.dlse != nullptr) {
-        delta -= p.dlse[batch_idx * p.dlse_batch_stride + head * p.dlse_head_stride + row * p.dlse_row_stride];
-      }
+      dot = warp_sum(dot);
+      statistics = load_given_statistics(p, batch_idx, head, row);
     }
     if (lane != 0) return;
-    const Index64 place = first_gradient_row(f, seq, batch_idx, head) + i;
-    p.lse_log2[place] = lse == -infinity() ? infinity() : lse * kLog2e;
-    p.delta[place] = lse == -infinity() ? 0.0f : delta;
+    store_row_statistics(p, first_gradient_row(f, seq, batch_idx, head) + i, statistics, dot);
   }
 };
 

@@ -35,6 +35,16 @@ ONEPASS_DEVICE void store_global(void* address, unsigned short element) {
   *static_cast<unsigned short*>(address) = element;
 }
 
+/// What nobody writes while the kernel runs, and nobody here reads again. In the order of the text, so that all loads
+/// of a thread can be under way before the first one's words are used.
+ONEPASS_DEVICE uint4 load_once(const void* address) {
+  uint4 words;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(address));
+  return words;
+}
+
 /// Past L1, which keeps no pace with what other thread blocks write.
 ONEPASS_DEVICE float load_l2(const float* address) {
   float x;
