@@ -77,7 +77,8 @@ CheckReport judge(const ForwardArguments& args, const Evaluation& evaluation);
 /// inf, gradients that no pair counts for (exactly 0), the largest error, the Frobenius error. A gradient is
 /// a sum of differences, so where it is small beside its terms the plain evaluation's own Frobenius error
 /// counts: the error is at most the larger of the bound's share of the norm and twice the plain evaluation's,
-/// plus 1e-5 for each element.
+/// plus 1e-5 for each element. The largest error may be 1e-5 beyond twice the plain evaluation's, or that
+/// times sqrt(n / 64) where the longest sum has n > 64 terms: where rows see one key they cancel.
 CheckReport check_gradients(const BackwardArguments& args, const ForwardOptions& options,
                             const CheckProgress& progress = {});
 /// The same with an evaluation that the caller already has.

@@ -165,7 +165,8 @@ class GradientEvaluator {
     for (std::size_t n = 0; n < r.keys.size(); ++n) {
       const std::int64_t j = r.keys[n];
       const auto cell = static_cast<std::size_t>((s.first_key + j) * call_.num_heads_k + hk);
-      r_.dk.counts[cell] = r_.dv.counts[cell] = 1;
+      ++r_.dk.counts[cell];
+      ++r_.dv.counts[cell];
       const double slope = r.slope[n];
       for (std::size_t d = 0; d < r.q.size(); ++d) {
         dk.add(j * call_.head_dim + static_cast<std::int64_t>(d), r.ds[n] * slope * r.q[d],
@@ -194,7 +195,7 @@ class GradientEvaluator {
 
   void store_query(const Row& r, std::int64_t h, std::int64_t i, const Lengths& s, const Keys& keys) {
     const std::int64_t cell = (s.first_row + i) * call_.num_heads_q + h;
-    r_.dq.counts[static_cast<std::size_t>(cell)] = !r.keys.empty();
+    r_.dq.counts[static_cast<std::size_t>(cell)] = static_cast<std::uint32_t>(r.keys.size());
     Sums dq(call_.head_dim);
     for (std::size_t n = 0; n < r.keys.size(); ++n) {
       for (std::int64_t d = 0; d < call_.head_dim; ++d) {
@@ -216,7 +217,7 @@ class GradientEvaluator {
     for (std::size_t n = 0; n < r.keys.size(); ++n) {
       const std::int64_t at = row * shape[3] + r.keys[n];
       bias.add(at, r.ds[n], r.plain_ds[n]);
-      r_.dbias.counts[static_cast<std::size_t>(at)] = 1;
+      ++r_.dbias.counts[static_cast<std::size_t>(at)];
     }
   }
 

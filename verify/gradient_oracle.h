@@ -13,9 +13,9 @@ namespace onepass::verify {
 struct EvaluatedGradient {
   std::vector<double> exact;
   std::vector<float> plain;  // S, P, dP and dS materialised in q's dtype, sums in f32, the result rounded
-  /// Whether some pair of a query and a key counts, by groups of `width` elements: a row of dq, dk and dv. A
+  /// How many pairs of a query and a key count, by groups of `width` elements: a row of dq, dk and dv. A
   /// gradient that no pair counts for is exactly 0.
-  std::vector<std::uint8_t> counts;
+  std::vector<std::uint32_t> counts;
   std::int64_t width = 1;
 };
 
