@@ -5,7 +5,8 @@
     python verify/flash_attn_suites.py flash-attention --cases 5000 --out suites.json
 
 The suites are tests/test_flash_attn.py (2.8) and hopper/test_flash_attn.py (the FlashAttention-3 interface); they have
-some 600,000 cases, of which as many as asked for are drawn at random, equally over all test functions. They find
+some 600,000 cases, of which as many as asked for are drawn at random, equally over all test functions; but of one whose
+cases take most of a GPU each, one in 200. They find
 `onepass.flash_attn` under the name flash_attn, and `onepass.flash_attn_interface` under flash_attn_interface; their
 own helpers (padding, rotary embedding) come from the checkout. Needs torch, pytest and einops; on a GPU triton, too,
 for the cases with rotary embedding. Nothing of the checkout is changed or kept.
@@ -77,16 +78,16 @@ def num_cases(function) -> int:
     return math.prod(len(values) for _, values in dimensions_of(function))
 
 
-def drawn(functions: dict, count: int, seed: int) -> list[tuple[str, int]]:
-    """`count` cases, as many of each function as of any other where it has so many, in random order."""
+def drawn(functions: dict, count: int, seed: int, limits: dict) -> list[tuple[str, int]]:
+    """`count` cases, as many of each function as of any other where its limit allows so many, in random order."""
     shares = dict.fromkeys(functions, 0)
     left = count
     while left > 0:
-        room = [name for name, function in functions.items() if shares[name] < num_cases(function)]
+        room = [name for name in functions if shares[name] < limits[name]]
         if not room:
             break
         for name in room[:left]:
-            share = min(max(1, left // len(room)), num_cases(functions[name]) - shares[name])
+            share = min(max(1, left // len(room)), limits[name] - shares[name])
             shares[name] += share
         left = count - sum(shares.values())
     generator = random.Random(seed)
@@ -94,6 +95,17 @@ def drawn(functions: dict, count: int, seed: int) -> list[tuple[str, int]]:
              for number in generator.sample(range(num_cases(functions[name])), share)]
     generator.shuffle(cases)
     return cases
+
+
+def limit_of(function, definition: str, count: int) -> int:
+    """How many of `count` cases may be a function's: one in 200 where each takes most of a GPU, so that none like it
+    runs beside it."""
+    return min(num_cases(function), max(1, count // 200) if taken_by(definition) > 32 else count)
+
+
+def taken_by(definition: str) -> int:
+    """GiB that a test takes only to leave less ("N * 1024 ** 3")."""
+    return sum(map(int, re.findall(r"(\d+) \* 1024 \*\* 3", definition)))
 
 
 def keep_short(function, longest: int) -> None:
@@ -110,13 +122,11 @@ def keep_short(function, longest: int) -> None:
 
 def memory_of(arguments: dict, definition: str) -> int:
     """Bytes that a case may need: for up to 60 sequences times heads what the suites' references keep, some 16 matrices of
-    scores and three copies of q and k (of each split) in float32, and what the test takes only to leave less
-    ("N * 1024 ** 3")."""
+    scores and three copies of q and k (of each split) in float32, and what the test takes only to leave less."""
     lengths = [value for name, value in arguments.items() if re.fullmatch("seqlen(_q|_k)?", name)] or [1]
     scores, rows = lengths[0] * lengths[-1], lengths[0] + lengths[-1]
-    taken = sum(map(int, re.findall(r"(\d+) \* 1024 \*\* 3", definition)))
     copies = 3 * (1 + arguments.get("num_splits", 0))
-    return (2 + taken) * GIB + 60 * 4 * (16 * scores + copies * rows * arguments.get("d", 256))
+    return (2 + taken_by(definition)) * GIB + 60 * 4 * (16 * scores + copies * rows * arguments.get("d", 256))
 
 
 # --- A suite, loaded under the names that it imports --------------------------------------------------------------------
@@ -475,8 +485,10 @@ def main() -> int:
     if not functions:
         parser.error(f"no test function matches {given.only}")
     definitions = {name: ast.unparse(definition_of(function, texts)) for name, function in functions.items()}
+    limits = {name: limit_of(function, definitions[name], given.cases) for name, function in functions.items()}
     cases = [(name, number, memory_of(arguments_of(functions[name], number), definitions[name]))
-             for name, number in drawn(functions, given.cases, given.seed)]
+             for name, number in drawn(functions, given.cases, given.seed, limits)]
+    cases.sort(key=lambda case: -case[2])  # the largest run one at a time, and the others beside them
     print(f"{len(cases)} cases of {sum(map(num_cases, functions.values()))}, of {len(functions)} test functions")
     command = [sys.executable, __file__, str(given.repository), "--device", given.device, "--only", given.only,
                *itertools.chain(*(("--suite", suite) for suite in given.suite))]

@@ -113,6 +113,18 @@ def test_cases_that_run_together_fit_into_memory():
     assert room.take_first_that_fits(waiting) is None
 
 
+def test_few_cases_are_drawn_that_take_most_of_a_gpu_each():
+    program = load_program()
+
+    @pytest.mark.parametrize("a", range(50))
+    def function(a):
+        pass
+
+    assert program.limit_of(function, "x = torch.empty(70 * 1024 ** 3)", 5000) == 25
+    assert program.limit_of(function, "x = torch.empty(70 * 1024 ** 3)", 10) == 1
+    assert program.limit_of(function, "x = torch.empty(8 * 1024 ** 3)", 5000) == 50
+
+
 def test_a_draw_is_equal_over_the_functions_and_repeats_itself():
     program = load_program()
 
@@ -125,9 +137,11 @@ def test_a_draw_is_equal_over_the_functions_and_repeats_itself():
     def few(a):
         pass
 
-    cases = program.drawn({"many": many, "few": few}, 23, seed=5)
-    assert cases == program.drawn({"many": many, "few": few}, 23, seed=5) and len(set(cases)) == 23
+    functions, limits = {"many": many, "few": few}, {"many": 100, "few": 3}
+    cases = program.drawn(functions, 23, 5, limits)
+    assert cases == program.drawn(functions, 23, 5, limits) and len(set(cases)) == 23
     assert sorted(number for name, number in cases if name == "few") == [0, 1, 2]
+    assert len(program.drawn(functions, 23, 5, limits | {"many": 7})) == 10
     assert program.arguments_of(many, 50 + 7) == {"c": 7, "a": 3, "b": 4}
     everything = {tuple(sorted(program.arguments_of(many, number).items())) for number in range(100)}
     assert len(everything) == 100 == program.num_cases(many)
