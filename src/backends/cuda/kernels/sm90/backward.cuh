@@ -12,8 +12,8 @@
 // Wide       past head_dim 128 (kTileN 64): both warpgroups have all keys and half of the columns of dV, dK and dQ,
 //            and both make S and dP; one thread adds dQ
 // Pipeline   kStages of Q and lse, dO and delta, and dQ, two of dS. A step: dP issued behind S, P under dP; dS;
-//            barrier of both warpgroups; products of dQ, dV and dK, and dQ leaves under the last two. With
-//            registers to spare (kAhead) S of the next step is issued behind them. Nothing is in flight at the
+//            barrier of both warpgroups; products of dQ, dV and dK, and dQ leaves under the last two. But for
+//            wide heads (kAhead) S of the next step is issued behind them. Nothing is in flight at the
 //            edge of the loop but that S, whose wait stands behind it: else ptxas serialises the products
 // dQ         f32 sums in global memory, in the order of the products' registers, added by the tensor memory
 //            accelerator 16 KB or more at a time. Order: backward_tiles.cuh; who adds first stores instead
@@ -67,7 +67,7 @@ struct BackwardSm90 {
   static constexpr int kDkRegisters = (kWide ? kColumns / 2 : Spec::kHeadDim) / 2;
   static constexpr int kDvRegisters = (kWide ? kColumnsV / 2 : Spec::kHeadDimV) / 2;
   static constexpr bool kAhead = !kWide;
-  static constexpr bool kKeepsRows = kAhead && kTileM == 64;  // lse of the next step, and where it is
+  static constexpr bool kKeeps = kAhead && kTileM == 64;  // what steps ask of the tile and of lse
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   enum NamedBarrier { kScores = 1, kClear };
@@ -107,7 +107,7 @@ struct BackwardSm90 {
   int consumer;  // index of the warpgroup
   int row0;      // of the step
   Uint32 descriptor_base, rows_address, dscores_address, dq_address;
-  StepBounds bounds;  // of the tile, with kAhead
+  StepBounds bounds;  // of the tile, with kKeeps
   float s[kTileM / 2], dp[kTileM / 2];
   float dk[kDkRegisters], dv[kDvRegisters];
   Uint32 probabilities[kTileM / 4], dscores[kTileM / 4];
@@ -297,7 +297,7 @@ struct BackwardSm90 {
   /// Read from the tile where they are used, unless registers are there to keep them: between the last product of
   /// a step and the first of the next, nothing hides the latency of shared memory.
   ONEPASS_DEVICE StepBounds bounds_of(const BackwardTile& tile) const {
-    if constexpr (kKeepsRows) return bounds;
+    if constexpr (kKeeps) return bounds;
     return find_bounds(tile);
   }
   ONEPASS_DEVICE StepBounds find_bounds(const BackwardTile& tile) const {
@@ -341,7 +341,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE void await_queries(const BackwardTile& tile, Round<kStages> step) {
     mbarrier_wait(&barriers.q_full[step.index()], step.parity());
     clear_queries<Spec::kHeadDim>(tile, at_byte(kAt.queries) + step.index() * kQueryBytes);
-    if constexpr (kKeepsRows) load_lse(step.index());
+    if constexpr (kKeeps) load_lse(step.index());
   }
   /// S^T of the step, issued.
   ONEPASS_DEVICE void start_scores(Round<kStages> step) {
@@ -353,7 +353,7 @@ struct BackwardSm90 {
   }
 
   ONEPASS_DEVICE float2 load_row_pair(int rows, int stage, int i) const {
-    const Uint32 own = kKeepsRows ? rows_address : at_byte(kAt.lse) + own_row() * 4;
+    const Uint32 own = kKeeps ? rows_address : at_byte(kAt.lse) + own_row() * 4;
     return load_shared_pair(own + (rows - kAt.lse) + stage * kRowBytes + i * 32);
   }
   ONEPASS_DEVICE void load_lse(int stage) {
@@ -405,7 +405,7 @@ struct BackwardSm90 {
     if (is_masked(tile)) mask_scores(tile);
 #pragma unroll
     for (int i = 0; i < kTileM / 8; ++i) {
-      const float2 lse = kKeepsRows ? row_lse[i] : load_row_pair(kAt.lse, at.index(), i);
+      const float2 lse = kKeeps ? row_lse[i] : load_row_pair(kAt.lse, at.index(), i);
 #pragma unroll
       for (int r = 0; r < 4; r += 2) {
         s[4 * i + r] = exp2_approx(fmaf(s[4 * i + r], p.softmax_scale_log2, -lse.x));
@@ -496,15 +496,15 @@ struct BackwardSm90 {
     constexpr bool kStartsNext = kAhead && !kLast;
     make_dscores();
     pack_probabilities();
-    if constexpr (!kKeepsRows) start_dv();
+    if constexpr (!kKeeps) start_dv();
     named_barrier_sync(kScores, 256);
     float dq[kDqRegisters];
     start_dq(dq);
-    if constexpr (kKeepsRows) start_dv();
+    if constexpr (kKeeps) start_dv();
     start_dk();
-    wgmma_wait<kKeepsRows ? 2 : 1>();
+    wgmma_wait<kKeeps ? 2 : 1>();
     pin(dq);
-    if constexpr (!kKeepsRows) finish_dv();
+    if constexpr (!kKeeps) finish_dv();
     hand_over_dq(dq);
     Round<kStages> next = at;
     next.advance();
@@ -513,7 +513,7 @@ struct BackwardSm90 {
     wgmma_wait<kStartsNext ? 1 : 0>();
     pin(dk);
     pin(dscores);
-    if constexpr (kKeepsRows) finish_dv();
+    if constexpr (kKeeps) finish_dv();
     release(&barriers.q_empty[at.index()]);
     at = next;
   }
@@ -560,7 +560,7 @@ struct BackwardSm90 {
 
   /// K and V of the tile are there.
   ONEPASS_DEVICE void walk(const BackwardTile& tile) {
-    if constexpr (kKeepsRows) keep_bounds(tile);
+    if constexpr (kKeeps) keep_bounds(tile);
     const int advance = uniform(tile.descending ? kTileM : -kTileM);
     int heads = p.group.divisor, steps = start_head();  // left
     clear_keys<Spec::kHeadDim>(tile, at_byte(kAt.keys));
@@ -619,7 +619,7 @@ struct BackwardSm90 {
     descriptor_base = shared_base >> 4;
     rows_address = at_byte(kAt.lse) + own_row() * 4;
     dscores_address = find_dscores_address();
-    if constexpr (kKeepsRows) keep(dscores_address);
+    if constexpr (kKeeps) keep(dscores_address);
     dq_address = at_byte(kAt.dq) + consumer * kDqHalfBytes + (static_cast<int>(threadIdx.x) & 127) * 16;
     for (; more_work(); work_at.advance()) {
       const BackwardTile& tile = barriers.work[work_at.index()];
