@@ -143,8 +143,9 @@ struct BackwardArguments {
   TensorView dbias;
 };
 
-/// As for forward, with the options that forward() was given; `num_splits` and `batch_invariant` play no
-/// part.
+/// As for forward, with the options that forward() was given; `num_splits` plays no part. With
+/// `batch_invariant` neither the batch nor the number of multiprocessors changes the bits of a sequence's dq,
+/// dk and dv on a GPU; on the CPU it plays no part.
 /// @throws InvalidArgument, NotSupported.
 ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options, const DeviceInfo& device);
 ONEPASS_API Plan plan(const BackwardArguments& args, const ForwardOptions& options = {});

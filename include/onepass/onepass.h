@@ -336,9 +336,9 @@ ONEPASS_API onepass_status onepass_workspace_bytes(const onepass_forward_args* a
                                                    size_t* bytes);
 
 /* Gradients with respect to q, k, v (and sinks, bias) of a loss whose gradient with respect to out (and
- * softmax_lse) is given. `options` are those that onepass_forward got; num_splits and batch_invariant play no
- * part. Plans, allocates a workspace and runs, as onepass_forward does. The same call gives the same bits in
- * every run.
+ * softmax_lse) is given. `options` are those that onepass_forward got; num_splits plays no part, and
+ * batch_invariant none on the CPU. Plans, allocates a workspace and runs, as onepass_forward does. The same
+ * call gives the same bits in every run.
  * ONEPASS_INVALID_ARGUMENT, ONEPASS_NOT_SUPPORTED, ONEPASS_OUT_OF_MEMORY, on a GPU ONEPASS_ENVIRONMENT. */
 ONEPASS_API onepass_status onepass_backward(const onepass_backward_args* args,
                                             const onepass_forward_options* options);

@@ -29,8 +29,8 @@ _LIBRARY.define(
     "backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? alibi_slopes, "
     "Tensor? bias, Tensor? sinks, SymInt? max_seqlen_q, SymInt? max_seqlen_k, str causal, SymInt window_left, "
-    "SymInt window_right, float? softmax_scale, float softcap, bool wants_dbias, bool wants_dsinks) "
-    "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
+    "SymInt window_right, float? softmax_scale, float softcap, bool batch_invariant, bool wants_dbias, "
+    "bool wants_dsinks) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     tags=[torch.Tag.pt2_compliant_tag])
 
 
@@ -75,7 +75,7 @@ def _shapes(q, k, v, *others, **options):
 
 def _new_gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
                    alibi_slopes, bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left, window_right,
-                   softmax_scale, softcap, wants_dbias, wants_dsinks):
+                   softmax_scale, softcap, batch_invariant, wants_dbias, wants_dsinks):
     """Memory for dq, dk, dv, dbias, dsinks; the last two are empty where they are not wanted."""
     wanted = [torch.empty_like(tensor) for tensor in (q, k, v)]
     return *wanted, *(torch.empty_like(tensor) if wants else q.new_empty(0)
@@ -84,14 +84,14 @@ def _new_gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqle
 
 def _gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes,
                bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left, window_right, softmax_scale, softcap,
-               wants_dbias, wants_dsinks):
+               batch_invariant, wants_dbias, wants_dsinks):
     gradients = _new_gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
                                alibi_slopes, bias, sinks, max_seqlen_q, max_seqlen_k, causal, window_left,
-                               window_right, softmax_scale, softcap, wants_dbias, wants_dsinks)
+                               window_right, softmax_scale, softcap, batch_invariant, wants_dbias, wants_dsinks)
     if dout.stride(-1) != 1:  # a GPU wants rows in one piece; a sum's gradient is one number, expanded
         dout = dout.contiguous()
     options = _core.ForwardOptions(causal, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
-                                   max_seqlen_k, "auto", 0, 0)
+                                   max_seqlen_k, "auto", 0, 0, batch_invariant)
     dq, dk, dv, dbias, dsinks = gradients
     _core.backward(options, (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, bias, sinks, out,
                              softmax_lse, dout, dlse, dq, dk, dv, dbias if wants_dbias else None,
@@ -106,7 +106,7 @@ def _gradients(dout, dlse, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k
 
 def _keep(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:13], *output)
-    ctx.options = inputs[13:20]
+    ctx.options = (*inputs[13:20], inputs[21])  # without num_splits
     ctx.set_materialize_grads(False)  # most callers have no use for the log-sum-exp
 
 

@@ -37,7 +37,8 @@ Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& devi
   const std::int64_t at_once =
       p.unmasked() ? device.num_processors / n_blocks : (device.num_processors + n_blocks / 2) / n_blocks;
   order.ascending_group = std::clamp<std::int64_t>(at_once, 1, heads);
-  if (!p.unmasked()) order.descending_heads = heads - order.ascending_group;
+  // Which heads are the last ones depends on the batch and the multiprocessors.
+  if (!p.unmasked()) order.descending_heads = p.batch_invariant ? heads : heads - order.ascending_group;
   return order;
 }
 

@@ -200,9 +200,10 @@ std::string Plan::explain() const {
   add_problem_and_device(text, *problem, device);
   add_line(text, "implementation", implementation);
   if (problem->batch_invariant) {
-    add_line(
-        text, "batch invariant",
-        "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the batch");
+    add_line(text, "batch invariant",
+             problem->gradient
+                 ? "dQ adds up in an order that follows from the sequence"
+                 : "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the batch");
   }
   for (const Decline& decline : declines) {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);

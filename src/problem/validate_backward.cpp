@@ -35,7 +35,6 @@ class BackwardValidator {
     inputs();
     outputs();
     p_.gradient = g_;
-    p_.batch_invariant = false;  // plays no part
     return p_;
   }
 

@@ -152,6 +152,29 @@ TEST(emulated_backward_indices, whatever_they_are_a_launch_ends_and_stays_in_its
   }
 }
 
+TEST(emulated_backward_invariant, neither_multiprocessors_nor_other_heads_change_a_bit) {
+  for (const char* text : {"bf16_b2_hq4_hk2_sq200_sk260_d128_causal_invariant_bwd",
+                           "bf16_b1_hq2_sq270_sk260_d128_invariant_bwd"}) {
+    SCOPED_TRACE(text);
+    verify::GradientTensors tensors = verify::make_gradient_tensors(parse_case(text));
+    std::vector<double> first;
+    for (const int num_processors : {3, 7, 2}) {
+      DeviceInfo device = small_device(num_processors);
+      if (num_processors == 2) device.l2_bytes = 1;  // heads one after another
+      const Plan plan = plan_on(device, tensors);
+      EXPECT_EQ(plan.parts.size(), num_processors == 2 ? 2U : 0U);
+      verify::GuardedBuffer memory(plan.workspace_bytes());
+      tensors.poison_outputs();
+      int error = 0;
+      ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
+                                        {static_cast<std::byte*>(memory.data()), memory.size()},
+                                        BlockOrder::Ascending, error));
+      if (first.empty()) first = gradients(tensors.args);
+      EXPECT_EQ(gradients(tensors.args), first) << num_processors;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(cases, emulated_backward, ::testing::ValuesIn(kBackwardCases), case_test_name);
 
 }  // namespace

@@ -145,6 +145,14 @@ TEST(heuristics_sm90_backward, with_a_mask_the_last_heads_fill_the_end_of_the_la
   EXPECT_EQ(order(2, 512), (Sm90BackwardOrder{2 * 4, 0, 2}));
 }
 
+TEST(heuristics_sm90_backward, batch_invariant_with_a_mask_all_heads_descend) {
+  for (const std::int64_t batch : {1, 3}) {
+    AttentionProblem problem = causal(backward(bf16_problem(batch, 2, 2, 512, 512, 128)));
+    problem.batch_invariant = true;
+    EXPECT_EQ(choose_sm90_backward(problem, h200()).order.descending_heads, 2 * batch);
+  }
+}
+
 TEST(heuristics_sm90_backward, declines_what_it_does_not_know_yet_with_the_value) {
   const auto reason = [](auto change) {
     AttentionProblem problem = plain();
