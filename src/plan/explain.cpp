@@ -203,7 +203,8 @@ std::string Plan::explain() const {
     add_line(text, "batch invariant",
              problem->gradient
                  ? "dQ adds up in an order that follows from the sequence"
-                 : "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the batch");
+                 : "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the "
+                   "batch");
   }
   for (const Decline& decline : declines) {
     add_line(text, "  declined", decline.implementation + ": " + decline.reason);
