@@ -4,7 +4,7 @@
 One query row for each of B sequences, 32 query heads on 8 key heads, head_dim 128, bf16. Every contender is a CUDA
 graph of calls on as many inputs as exceed the caches (400 MiB of K and V, or one set where that is larger). All read
 the same memory: the cuDNN calls once as [B, S, H, D] and once as [B, H, S, D], the paged ones through a table that
-shuffles the pages of each sequence. Without a mask the order of keys does not matter, so all but the second cuDNN call
+shuffles the pages of each sequence (pages of 5, of which the last is not full, a copy). Without a mask the order of keys does not matter, so all but the second cuDNN call
 must give the same result; it is checked. Names that end in a type read a copy of K and V in it, with a factor for each
 head; half the bytes for each key, so that "as fast" is half the time. Prints a line for each point and writes JSON.
 
@@ -38,6 +38,7 @@ CONTEXTS, BATCHES = (1024, 4096, 8192, 32768, 131072), (1, 8, 32, 128)
 COLD_BYTES = 400 << 20  # of K and V that a graph walks at least
 ALLOWED_ERROR = 1e-2  # relative, Frobenius norm; docs/spec.md
 ALLOWED_STORED_ERROR = 4e-2  # of K and V rounded to 8 bits, of which 64 keys average little
+UNUSUAL_PAGES = {"page5": 5, "page1": 1}  # only if asked for
 STORED = {"f8e4m3": (torch.float8_e4m3fn, 1.0), "f8e5m2": (torch.float8_e5m2, 1.0), "i8": (torch.int8, 32.0)}
 RAGGED_SEQUENCES, RAGGED_SHORTEST, RAGGED_LONGEST = 128, 128, 131072
 BURST_S, PAUSE_S = 0.006, 0.005
@@ -92,8 +93,12 @@ class OnepassCall:
             more |= {"k_descale": factor, "v_descale": factor}
         if page:
             batch, context = k.shape[:2]
-            pages = context // page
+            pages, rest = math.ceil(context / page), context % page
             order = torch.rand(batch, pages, device=q.device).argsort(dim=1)
+            if rest:  # the last page, which is not full, stays the last; the pool is a copy with room for it
+                order = torch.cat([torch.rand(batch, pages - 1, device=q.device).argsort(dim=1),
+                                   torch.full((batch, 1), pages - 1, device=q.device)], dim=1)
+                k, v = (F.pad(t, (0, 0, 0, 0, 0, page - rest)) for t in (k, v))
             first = torch.arange(batch, device=q.device)[:, None] * pages
             more |= {"block_table": (first + order).to(torch.int32),
                      "seqused_k": torch.full((batch,), context, dtype=torch.int32, device=q.device)}
@@ -133,10 +138,10 @@ def contenders_of(args: argparse.Namespace, library: Library, device: CudaDevice
 
     found = {"cudnn_bshd": (cudnn_bshd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), ALLOWED_ERROR),
              "cudnn_bhsd": (cudnn_bhsd, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), None)}
-    layouts = {"dense": 0, "page64": 64, "page16": 16}
+    layouts = {"dense": 0, "page64": 64, "page16": 16} | UNUSUAL_PAGES
     for name, page in layouts.items():
         found[name] = (onepass(page), nullcontext, ALLOWED_ERROR)
-    usual = [*found, "dense_f8e4m3", "page64_f8e4m3"]
+    usual = [*(name for name in found if name not in UNUSUAL_PAGES), "dense_f8e4m3", "page64_f8e4m3"]
     for name, page in layouts.items():
         for stored in STORED:
             found[f"{name}_{stored}"] = (onepass(page, 0, stored), nullcontext, ALLOWED_STORED_ERROR)
@@ -243,8 +248,9 @@ def line_of(point: dict) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only points whose CONTEXTxBATCH matches this regular expression")
-    parser.add_argument("--contenders", default="", help="some of cudnn_bshd,cudnn_bhsd,dense,page64,page16 and, with "
-                        "_f8e4m3, _f8e5m2 or _i8 at the end, the last three on K and V of 8 bits")
+    parser.add_argument("--contenders", default="", help="some of cudnn_bshd,cudnn_bhsd,dense,page64,page16,page5,page1 "
+                        "and, with _f8e4m3, _f8e5m2 or _i8 at the end, all but the first two on K and V of 8 bits; pages of "
+                        "5 and 1 and most of 8 bits only if named")
     parser.add_argument("--ragged", action="store_true", help="a batch of unequal lengths instead of the points")
     parser.add_argument("--splits", default="", help="numbers of splits to time besides, such as 1,2,4,8")
     parser.add_argument("--rounds", type=int, default=7)

@@ -33,10 +33,11 @@ constexpr double kBytesInFlight = 8.4e6, kPagedBytesInFlight = 12.6e6;
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Rows of a tile, by registers: for eight rows a thread holds head_dim_v / 4 words of O, head_dim / 8 of Q,
-/// and its scores.
+/// and its scores. With 16 of them, gathered keys of 8 bits would spill two to six words.
 std::int64_t most_tile_rows(const AttentionProblem& p) {
   const std::int64_t wide = std::max(p.head_dim, p.head_dim_v);
-  return wide <= 64 ? 24 : wide <= 128 ? 16 : 8;
+  const bool spills = dtype_bytes(p.kv_dtype) == 1 && !fits_boxes(p);
+  return wide <= 64 ? 24 : wide <= 128 && !spills ? 16 : 8;
 }
 
 /// How the tiles of query rows become thread blocks.
@@ -209,7 +210,8 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
   spec.tile_m =
       static_cast<int>(p.batch_invariant ? most_tile_rows(p) : ceil_div(ceil_div(rows, row_tiles), 8) * 8);
-  spec.num_warps = kConsumerWarps + 1;
+  spec.gather = !fits_boxes(p);
+  spec.num_warps = kConsumerWarps + cuda::decode_producers(spec.gather);
   spec.pack_gqa = true;
   spec.paged = p.k_layout == SequenceLayout::Paged;
   spec.score_terms = p.has_score_terms();
@@ -251,7 +253,7 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
 }
 
 int decode_box_keys(const AttentionProblem& p, const KernelSpec& decode) {
-  return decode.paged ? page_box(p.page_size, decode.tile_n) : decode.tile_n;
+  return decode.paged && !decode.gather ? page_box(p.page_size, decode.tile_n) : decode.tile_n;
 }
 
 }  // namespace onepass

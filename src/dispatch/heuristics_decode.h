@@ -38,7 +38,8 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& problem, 
 Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device,
                                     int requested_splits);
 
-/// Keys that the kernel copies at once: a tile's, or of pages the most that divide both page and tile.
+/// Keys that lie together in the kernel's tiles, as one copy leaves them: all of a tile, or of pages in boxes
+/// the most that divide both page and tile.
 int decode_box_keys(const AttentionProblem& problem, const KernelSpec& decode);
 
 }  // namespace onepass

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "dispatch/heuristics_mixed.h"
 #include "dispatch/heuristics_sm80.h"
 #include "dispatch/tensor_map_limits.h"
@@ -72,6 +73,10 @@ std::optional<std::string> decline_sm90_forward(const AttentionProblem& p, const
     return fmt::format("is for {} query rows and more, and there are {}", kFewRows, p.seqlen_q);
   }
   if (auto reason = decline_tensor_maps(p)) return reason;
+  if (!fits_boxes(p)) {
+    return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
+                       p.page_size);
+  }
   if (std::max({p.seqlen_q, p.seqlen_k, p.total_q, p.total_k}) > kMostMappedRows)
     return "counts rows in 30 bits";
   if (p.batch * p.num_heads_q * ceil_div(p.seqlen_q, 128) > kMaxInt / 256) return "counts tiles in 31 bits";

@@ -68,15 +68,15 @@ std::optional<std::string> decline_hopper(const AttentionProblem& p, const Devic
 std::optional<std::string> decline_tensor_maps(const AttentionProblem& p) {
   if (p.total_q == 0 || p.seqlen_q == 0) return "needs queries, and there are none";
   if (p.total_k == 0 || p.num_heads_k == 0) return "needs keys, and there are none";
-  if (p.k_layout == SequenceLayout::Paged && p.page_size % cuda::kFewestBoxKeys != 0) {
-    return fmt::format("takes pages of a multiple of {} keys, and they have {}", cuda::kFewestBoxKeys,
-                       p.page_size);
-  }
   const RowExtents queries = query_rows(p), keys = key_rows(p);
   return decline_strides({{"q", queries, p.num_heads_q, p.q, p.q_dtype},
                           {"k", keys, p.num_heads_k, p.k, p.kv_dtype},
                           {"v", keys, p.num_heads_k, p.v, p.kv_dtype},
                           {"out", queries, p.num_heads_q, p.out, p.q_dtype}});
+}
+
+bool fits_boxes(const AttentionProblem& p) {
+  return p.k_layout != SequenceLayout::Paged || p.page_size % cuda::kFewestBoxKeys == 0;
 }
 
 std::optional<std::string> decline_gradient_rows(const AttentionProblem& p) {

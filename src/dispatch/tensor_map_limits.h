@@ -27,8 +27,12 @@ int page_box(std::int64_t page_size, int tile_n);
 std::optional<std::string> decline_hopper(const AttentionProblem& problem, const DeviceInfo& device);
 
 /// Why a problem's tensors are none for a tensor map, which has no empty dimension and steps of 16 bytes
-/// forward, or its pages none to put a tile together from; empty when they are.
+/// forward; empty when they are.
 std::optional<std::string> decline_tensor_maps(const AttentionProblem& problem);
+
+/// Whether a tile of keys can be put together from boxes: of pages, whole groups of rows after which the
+/// swizzle repeats.
+bool fits_boxes(const AttentionProblem& problem);
 
 /// The same of the gradient of out, which is read by one, and of those that are written in pieces of 16
 /// bytes.

@@ -35,6 +35,7 @@ struct HeadDims {
 constexpr HeadDims kPrefillDims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 constexpr HeadDims kGroupedDims[] = {{64, 64}, {128, 128}, {256, 256}, {576, 512}};
 constexpr HeadDims kUsualDims[] = {{64, 64}, {128, 128}};
+constexpr HeadDims kMostUsualDims[] = {{128, 128}};
 constexpr HeadDims kShortDims[] = {{64, 64}, {96, 96}, {128, 128}};
 constexpr HeadDims kTermsDims[] = {{64, 64}, {128, 128}, {256, 256}};
 
@@ -67,6 +68,7 @@ struct Work {
   std::span<const HeadDims> head_dims;
   std::span<const SequenceLayout> layouts;  // of k and v
   bool backward = false;                    // of such a call, whose layout is dense or packed
+  std::int64_t page_size = 16;
 };
 constexpr Work kWork[] = {
     // prefill; its second row for softcap, ALiBi and bias alike
@@ -96,6 +98,11 @@ constexpr Work kWork[] = {
     {1, 32, 8, 1, 131072, kPackedQ, Mask::Causal, 0, kBothTypes, kGroupedDims, kBothLayouts},
     {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
     {1, 32, 8, 1, 32768, kPackedQ, Mask::Causal, 50, kBf16, kTermsDims, kPaged},
+    // pages of one token, which Hopper's kernel gathers
+    {256, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBf16, kMostUsualDims, kPaged, false, 1},
+    {16, 32, 8, 1, 1024, kPackedQ, Mask::Causal, 0, kBf16, kMostUsualDims, kPaged, false, 1},
+    {4, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBf16, kMostUsualDims, kPaged, false, 1},
+    {1, 32, 8, 1, 4096, kPackedQ, Mask::Causal, 0, kBf16, kMostUsualDims, kPaged, false, 1},
     // the same of dense batches, whose lengths are equal
     {128, 32, 8, 1, 8192, kDenseQ, Mask::None, 0, kBothTypes, kTermsDims, kDense},
     {1, 32, 8, 1, 131072, kDenseQ, Mask::None, 0, kBothTypes, kUsualDims, kDense},
@@ -144,7 +151,7 @@ AttentionProblem invent(const Work& work, DType dtype, const HeadDims& dims, Seq
   p.total_k = work.batch * work.seqlen_k;
   p.k_layout = k_layout;
   if (k_layout == SequenceLayout::Paged) {
-    p.page_size = 16;
+    p.page_size = work.page_size;
     p.max_pages_per_sequence = work.seqlen_k / p.page_size;
     p.num_pages = work.batch * p.max_pages_per_sequence;
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "backends/cuda/kernels/common/key_parts.h"
+#include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "dispatch/accounting.h"
 #include "plan/cuda_plan.h"
 #include "plan/planned_kernel.h"
@@ -118,6 +119,11 @@ std::string splits_text(const Plan& plan) {
   return text;
 }
 
+std::string gather_text(const AttentionProblem& problem) {
+  return fmt::format("key by key, {} warps: boxes need pages of a multiple of {} keys, and these have {}",
+                     cuda::kGatherWarps, cuda::kFewestBoxKeys, problem.page_size);
+}
+
 /// Kernels, tiles and splits of a plan without its parts.
 void add_steps(std::string& text, const Plan& plan) {
   const bool cpu = plan.device.kind == DeviceInfo::Kind::Cpu;
@@ -128,6 +134,8 @@ void add_steps(std::string& text, const Plan& plan) {
                     plan.steps[i].kernel, plan.steps[i].num_work_items, plan.steps[i].num_threads));
     if (const auto occupancy = step_occupancy(plan, plan.steps[i], Bundle::shipped()))
       add_occupancy(text, *occupancy);
+    if (plan.steps[i].gpu_kernel != nullptr && plan.steps[i].gpu_kernel->spec.gather)
+      add_line(text, "  copies", gather_text(*plan.problem));
   }
   if (!plan.parts.empty()) return;
   add_line(text, "tiles",

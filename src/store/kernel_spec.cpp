@@ -65,7 +65,8 @@ constexpr FlagField kFlags[] = {
     {"_p2", &KernelSpec::two_probabilities}, {"_end", &KernelSpec::mask_end},
     {"_begin", &KernelSpec::mask_begin},     {"_ticket", &KernelSpec::ticket},
     {"_ragged", &KernelSpec::ragged},        {"_stays", &KernelSpec::stays},
-    {"_cluster8", &KernelSpec::cluster},     {"_apart", &KernelSpec::apart},
+    {"_cluster8", &KernelSpec::cluster},     {"_gather", &KernelSpec::gather},
+    {"_apart", &KernelSpec::apart},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -159,8 +160,9 @@ std::size_t shared_bytes(const KernelSpec& spec) {
                                                             spec.two_query_stages ? 2 : 1));
   }
   if (spec.family == KernelFamily::Sm90Decode) {
+    const int consumers = spec.num_warps - cuda::decode_producers(spec.gather);
     const long long joint_bytes =
-        spec.stays ? cuda::decode_joint_bytes(spec.num_warps - 1, spec.tile_m, spec.head_dim_v) : 0;
+        spec.stays ? cuda::decode_joint_bytes(consumers, spec.tile_m, spec.head_dim_v) : 0;
     return static_cast<std::size_t>(cuda::decode_shared_bytes(
         spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
         cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)), spec.stages, joint_bytes));

@@ -62,6 +62,7 @@ struct KernelSpec {
   // of sm90_decode; ragged of its blocks that stay
   bool stays = false;    // blocks take tile after tile
   bool cluster = false;  // the eight splits of a tile are a cluster
+  bool gather = false;   // of paged: key by key, not in boxes
   // of sm80_backward_keys
   bool apart = false;  // dK and dV are made by different blocks
 

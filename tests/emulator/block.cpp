@@ -46,6 +46,11 @@ struct Copy {
   int bytes, valid;
 };
 
+void land(const Copy& copy, char* target) {
+  std::memset(target, 0, static_cast<std::size_t>(copy.bytes));
+  std::memcpy(target, copy.global, static_cast<std::size_t>(copy.valid));
+}
+
 /// A copy out of shared memory.
 struct BulkStore {
   std::int64_t shared_address;
@@ -161,6 +166,7 @@ class Block {
 
   void init_mbarrier(std::int64_t address, int num_arrivals);
   void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
+  void arrive_after_copies(std::int64_t address);
   void wait_for_mbarrier(std::int64_t address, int parity);
   void issue_bulk_copy(std::int64_t mbarrier, BulkCopy copy);
   void wait_for_count(const int* address, int value);
@@ -377,6 +383,21 @@ void Block::arrive_at_mbarrier(std::int64_t address, int expected_bytes) {
   if (!finish_phase(barrier, false)) wake(barrier);
 }
 
+void Block::arrive_after_copies(std::int64_t address) {
+  Mbarrier& barrier = mbarrier_at(address, "cp.async.mbarrier.arrive");
+  Thread& self = thread();
+  self.copy_groups.push_back(std::move(self.open_copies));
+  for (const std::vector<Copy>& group : self.copy_groups) {
+    for (const Copy& copy : group) {
+      barrier.copies.push_back(
+          {place(), copy.shared_address, copy.bytes, [copy](char* target) { land(copy, target); }});
+    }
+  }
+  self.copy_groups.clear();
+  self.open_copies.clear();
+  arrive_at_mbarrier(address, 0);
+}
+
 void Block::wait_for_mbarrier(std::int64_t address, int parity) {
   Mbarrier& barrier = mbarrier_at(address, "mbarrier.try_wait");
   while (barrier.parity == parity && !finish_phase(barrier, true)) {
@@ -513,9 +534,7 @@ void wait_copies(int most_pending) {
   auto& groups = running->thread().copy_groups;
   while (groups.size() > static_cast<std::size_t>(most_pending)) {
     for (const Copy& copy : groups.front()) {
-      char* target = SharedMemory::instance().end_copy(running->place(), copy.shared_address, copy.bytes);
-      std::memset(target, 0, static_cast<std::size_t>(copy.bytes));
-      std::memcpy(target, copy.global, static_cast<std::size_t>(copy.valid));
+      land(copy, SharedMemory::instance().end_copy(running->place(), copy.shared_address, copy.bytes));
     }
     groups.pop_front();
   }
@@ -542,6 +561,7 @@ void init_mbarrier(std::int64_t address, int num_arrivals) { running->init_mbarr
 void arrive_at_mbarrier(std::int64_t address, int expected_bytes) {
   running->arrive_at_mbarrier(address, expected_bytes);
 }
+void arrive_after_copies(std::int64_t address) { running->arrive_after_copies(address); }
 void wait_for_mbarrier(std::int64_t address, int parity) { running->wait_for_mbarrier(address, parity); }
 void issue_bulk_copy(std::int64_t mbarrier, std::int64_t shared_address, int bytes,
                      std::function<void(char* target)> fill) {

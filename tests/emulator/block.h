@@ -74,6 +74,9 @@ void wait_copies(int most_pending);
 void init_mbarrier(std::int64_t address, int num_arrivals);
 /// expected_bytes: that copies bring before the phase ends, beside those that were expected already.
 void arrive_at_mbarrier(std::int64_t address, int expected_bytes);
+/// cp.async.mbarrier.arrive.noinc: what the thread's cp.async copy, unless it has waited for it, is the
+/// mbarrier's from here on, and arrives when the phase is waited for.
+void arrive_after_copies(std::int64_t address);
 /// Until the phase of that parity is over. A fresh mbarrier counts as having finished parity 1.
 void wait_for_mbarrier(std::int64_t address, int parity);
 

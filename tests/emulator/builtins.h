@@ -71,3 +71,4 @@ unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask);
 int __shfl_sync(unsigned mask, int value, int source_lane);
 float __shfl_sync(unsigned mask, float value, int source_lane);
 bool __any_sync(unsigned mask, bool value);
+unsigned __ballot_sync(unsigned mask, bool value);

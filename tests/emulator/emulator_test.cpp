@@ -218,6 +218,24 @@ TEST(emulator, a_bulk_copy_is_there_when_its_phase_was_waited_for) {
   EXPECT_THAT(fault_of(64, [&] { kernel(false); }), HasSubstr("copies without having waited"));
 }
 
+TEST(emulator, asynchronous_copies_that_an_mbarrier_is_told_of_are_there_when_its_phase_was_waited_for) {
+  const auto kernel = [](bool waits) {
+    make_mbarrier(32);
+    if (warp() == 0) {
+      if (thread() < 16) copy(thread());
+      __syncwarp();
+      arrive_after_copies(kBarrierByte);
+    }
+    __syncthreads();
+    if (waits) await(0);
+    if (warp() == 1) read(thread() % 16);
+  };
+  EXPECT_EQ(fault_of(64, [&] { kernel(true); }), "");
+  EXPECT_THAT(fault_of(64, [&] { kernel(false); }), HasSubstr("copies without having waited"));
+  EXPECT_THAT(fault_of(32, [] { make_mbarrier(32), copy(thread()), arrive_after_copies(kBarrierByte); }),
+              HasSubstr("nobody has waited at the mbarrier at byte 512 for the copy to byte"));
+}
+
 TEST(emulator, a_bulk_copy_over_what_others_still_read_is_a_race) {
   const auto kernel = [](bool with_barrier) {
     make_mbarrier(1);

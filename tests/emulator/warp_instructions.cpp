@@ -128,6 +128,17 @@ void any(const LaneOperands& lanes) {
   for (void* lane : lanes) *static_cast<bool*>(lane) = result;
 }
 
+struct BallotOperands {
+  bool value;
+  unsigned result;
+};
+void ballot(const LaneOperands& lanes) {
+  unsigned result = 0;
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane)
+    result |= static_cast<unsigned>(static_cast<BallotOperands*>(lanes[lane])->value) << lane;
+  for (void* lane : lanes) static_cast<BallotOperands*>(lane)->result = result;
+}
+
 void require_all_lanes(unsigned mask, const char* instruction) {
   if (mask != 0xffffffffu)
     fault(std::string(instruction) + " of some lanes only; the emulator has it for all");
@@ -200,4 +211,12 @@ bool __any_sync(unsigned mask, bool value) {
   require_all_lanes(mask, "vote");
   meet_warp("vote", &value, any);
   return value;
+}
+
+unsigned __ballot_sync(unsigned mask, bool value) {
+  using namespace onepass::emulator;
+  require_all_lanes(mask, "vote");
+  BallotOperands mine{value, 0};
+  meet_warp("vote.ballot", &mine, ballot);
+  return mine.result;
 }

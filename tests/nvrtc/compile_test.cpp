@@ -194,6 +194,24 @@ TEST_F(NvrtcTest, decode_kernels_that_no_bundle_holds_keep_to_their_budgets) {
   }
 }
 
+// Two warps more beside the most rows; 16 bits, and 8 of the largest tiles.
+TEST_F(NvrtcTest, decode_kernels_that_gather_keys_keep_to_their_budgets) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const DType stored : {DType::BF16, DType::I8}) {
+      for (const std::int64_t batch : {1, 64}) {
+        AttentionProblem problem = testing::bf16_problem(batch, 32, 1, 1, 8192, head_dim);
+        problem.kv_dtype = stored;
+        problem.k_layout = SequenceLayout::Paged;
+        problem.page_size = 1;
+        problem.has_seqused_k = true;
+        const KernelSpec spec = choose_sm90_decode(problem, *find_device("h200"), 0).decode;
+        EXPECT_TRUE(spec.gather);
+        EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+      }
+    }
+  }
+}
+
 TEST_F(NvrtcTest, append_kernels_keep_to_their_budgets_on_sm80_and_sm90) {
   for (const int architecture : {80, 90}) {
     for (const DType dtype : {DType::F16, DType::BF16}) {

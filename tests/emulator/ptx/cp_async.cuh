@@ -1,6 +1,7 @@
 // kernels/ptx/cp_async.cuh on the emulator.
 #pragma once
 
+#include "ptx/ldmatrix.cuh"
 #include "ptx/types.cuh"
 #include "tests/emulator/builtins.h"
 
@@ -17,6 +18,10 @@ ONEPASS_DEVICE void cp_async_commit() { emulator::commit_copies(); }
 template <int kPending>
 ONEPASS_DEVICE void cp_async_wait() {
   emulator::wait_copies(kPending);
+}
+
+ONEPASS_DEVICE void cp_async_mbarrier_arrive(Uint64* barrier) {
+  emulator::arrive_after_copies(shared_address(barrier));
 }
 
 }  // namespace onepass::cuda

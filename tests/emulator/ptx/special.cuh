@@ -10,4 +10,7 @@ ONEPASS_DEVICE int thread_index_again() { return static_cast<int>(threadIdx.x); 
 ONEPASS_DEVICE void keep_order(bool /*never*/) {}
 ONEPASS_DEVICE void keep(Uint32& /*x*/) {}
 
+template <class T>
+ONEPASS_DEVICE void read_late(const T& /*x*/) {}
+
 }  // namespace onepass::cuda

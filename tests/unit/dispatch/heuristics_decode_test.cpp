@@ -141,6 +141,19 @@ TEST(heuristics_decode, half_the_bytes_stay_from_twice_the_keys_on) {
   EXPECT_TRUE(stays(DType::F8E4M3, 8192));
 }
 
+TEST(heuristics_decode, keys_of_8_bits_are_gathered_from_any_pages) {
+  EXPECT_EQ(name_of(stored_as(DType::F8E4M3, paged_problem(64, 32, 8, 8192, 128, 1))),
+            "sm90_decode_bf16_kvf8e4m3_d128_v128_m8n256w6c1s6b1_l16s16_paged_pack_ragged_stays_gather_sm90");
+  const auto tile_m = [](DType dtype, std::int64_t page_size) {
+    return choose_sm90_decode(stored_as(dtype, paged_problem(4, 64, 4, 1024, 128, page_size)), h200(), 0)
+        .decode.tile_m;
+  };
+  EXPECT_EQ(tile_m(DType::I8, 16), 16);
+  EXPECT_EQ(tile_m(DType::I8, 1), 8) << "16 rows would spill";
+  EXPECT_EQ(tile_m(DType::F8E5M2, 1), 8);
+  EXPECT_EQ(tile_m(DType::BF16, 1), 16);
+}
+
 TEST(heuristics_decode, any_number_of_rows_reads_keys_of_8_bits_which_no_other_kernel_takes) {
   const AttentionProblem many = stored_as(DType::I8, bf16_problem(2, 32, 8, 1000, 4096, 128));
   EXPECT_EQ(decline_sm90_decode(many, h200()), std::nullopt);
@@ -247,6 +260,26 @@ TEST(heuristics_decode, a_box_is_the_most_keys_that_divide_page_and_tile) {
   EXPECT_EQ(decode_box_keys(dense, choose_sm90_decode(dense, h200(), 0).decode), 128);
 }
 
+TEST(heuristics_decode, pages_of_other_than_eights_are_gathered_by_two_warps) {
+  for (const std::int64_t page_size : {1, 2, 3, 5, 12, 20, 100}) {
+    EXPECT_EQ(name_of(paged_problem(16, 32, 8, 1024, 128, page_size)),
+              "sm90_decode_bf16_d128_v128_m8n128w6c1s3b2_l16s16_paged_pack_gather_sm90");
+  }
+  EXPECT_EQ(name_of(paged_problem(1, 32, 8, 4096, 128, 1)),
+            "sm90_decode_bf16_d128_v128_m8n128w6c1s3b2_l16s16_paged_pack_split_cluster8_gather_sm90");
+  EXPECT_EQ(name_of(paged_problem(128, 32, 8, 8192, 128, 5)),
+            "sm90_decode_bf16_d128_v128_m8n128w6c1s6b1_l16s16_paged_pack_ragged_stays_gather_sm90");
+  EXPECT_EQ(name_of(paged_problem(16, 32, 8, 1024, 256, 1)),
+            "sm90_decode_bf16_d256_v256_m8n64w6c1s3b2_l16s16_paged_pack_gather_sm90");
+  for (const std::int64_t page_size : {8, 16, 24, 64}) {
+    EXPECT_EQ(name_of(paged_problem(16, 32, 8, 1024, 128, page_size)),
+              "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_paged_pack_sm90");
+  }
+  AttentionProblem padded = paged_problem(16, 32, 8, 1024, 128, 5);
+  padded.v.row += 4;
+  EXPECT_THAT(decline_sm90_decode(padded, h200()), Optional(HasSubstr("strides of v"))) << "16 bytes at once";
+}
+
 TEST(heuristics_decode, what_it_does_not_take_is_named) {
   const auto reason = [](const AttentionProblem& problem) { return decline_sm90_decode(problem, h200()); };
   const AttentionProblem plain = bf16_problem(2, 32, 8, 1, 4096, 128);
@@ -262,8 +295,6 @@ TEST(heuristics_decode, what_it_does_not_take_is_named) {
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 12, 511, 128)), Optional(HasSubstr("up to 16 query rows")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 72)), Optional(HasSubstr("steps of 16")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 4096, 512)), Optional(HasSubstr("up to 256")));
-  EXPECT_THAT(reason(paged_problem(2, 32, 8, 4096, 128, 4)),
-              Optional(HasSubstr("pages of a multiple of 8 keys, and they have 4")));
   EXPECT_THAT(reason(bf16_problem(2, 32, 8, 1, 0, 128)), Optional(HasSubstr("needs keys")));
 
   EXPECT_EQ(reason(bf16_problem(87381, 32, 8, 1, 4096, 128)), std::nullopt);

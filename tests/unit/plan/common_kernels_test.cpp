@@ -105,7 +105,8 @@ TEST(common_kernels, hold_hopper_kernels_of_decode) {
         "bf16_b1_hq32_hk8_sq1_sk8192_d128_page16_ragged",
         "bf16_b1_hq32_hk8_sq4_sk8192_d128_page16_causal_ragged",
         "bf16_b64_hq32_hk2_sq1_sk8192_d128_page16_ragged", "bf16_b1_hq16_hk8_sq1_sk8192_d256_page16_ragged",
-        "bf16_b64_hq16_hk8_sq1_sk8192_d256", "bf16_b64_hq32_hk8_sq1_sk8192_d128_page16_softcap30_ragged"}) {
+        "bf16_b64_hq16_hk8_sq1_sk8192_d256", "bf16_b64_hq32_hk8_sq1_sk8192_d128_page16_softcap30_ragged",
+        "bf16_b1_hq32_hk8_sq1_sk8192_d128_page1_ragged", "bf16_b100_hq32_hk8_sq1_sk8192_d128_page1_ragged"}) {
     const verify::CaseShapes shapes = verify::case_shapes(parse_case(text));
     const Plan plan = make_plan("test", validate_problem("test", shapes.args, shapes.options),
                                 {.backend = Backend::Cuda}, *find_device("h200"));

@@ -99,6 +99,18 @@ TEST(cuda_plan, decode_of_equal_lengths_goes_by_number_and_has_parts_only_where_
   EXPECT_THAT(split.explain(), ::testing::HasSubstr("merged afterwards, by number"));
 }
 
+TEST(cuda_plan, says_why_keys_are_copied_one_by_one) {
+  AttentionProblem problem = testing::bf16_problem(16, 32, 8, 1, 1024, 128);
+  problem.k_layout = SequenceLayout::Paged;
+  problem.has_seqused_k = true;
+  problem.page_size = 5;
+  EXPECT_THAT(h200_plan(problem).explain(),
+              ::testing::HasSubstr("copies          key by key, 2 warps: boxes need pages of a multiple of 8 "
+                                   "keys, and these have 5"));
+  problem.page_size = 16;
+  EXPECT_THAT(h200_plan(problem).explain(), ::testing::Not(::testing::HasSubstr("key by key")));
+}
+
 TEST(cuda_plan, rows_of_no_sequence_are_filled_before_a_hopper_kernel_too) {
   AttentionProblem problem = packed_problem(2, 8, 2, 100, 150, 4096, 5000, 128);
   problem.q = problem.out = {0, 8 * 128, 128, 1};

@@ -75,6 +75,16 @@ TEST(kernel_spec, shared_memory_of_a_decode_kernel_is_a_ring_of_keys_and_values_
   EXPECT_EQ(shared_bytes(spec), 4u * 64 * 192 * 2 + 8 * (2 * 4 + 1));
 }
 
+TEST(kernel_spec, of_the_warps_that_gather_keys_none_has_rows_to_join) {
+  const KernelSpec gathers =
+      parse_kernel_name("sm90_decode_bf16_d128_v128_m8n128w6c1s6b1_l16s16_paged_pack_stays_gather_sm90");
+  EXPECT_TRUE(gathers.gather);
+  EXPECT_EQ(num_threads(gathers), 192);
+  EXPECT_EQ(shared_bytes(gathers),
+            shared_bytes(
+                parse_kernel_name("sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_paged_pack_stays_sm90")));
+}
+
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
   std::mt19937 random(7);
   const auto number = [&](int low, int high) {
@@ -95,7 +105,7 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
          {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa,
           &KernelSpec::two_query_stages, &KernelSpec::two_probabilities, &KernelSpec::mask_end,
           &KernelSpec::mask_begin, &KernelSpec::ticket, &KernelSpec::ragged, &KernelSpec::stays,
-          &KernelSpec::cluster, &KernelSpec::parts}) {
+          &KernelSpec::cluster, &KernelSpec::gather, &KernelSpec::parts}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);

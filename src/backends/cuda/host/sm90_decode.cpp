@@ -24,16 +24,18 @@ Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kerne
   const AttentionProblem& p = *plan.problem;
   const RowExtents keys = key_rows(p);
   Sm90DecodeParams params{};
-  params.box_keys = decode_box_keys(p, kernel.spec);
-  params.boxes = kernel.spec.tile_n / params.box_keys;
   const auto map = [&](const TensorView& view, const TensorStrides& strides, std::int64_t head_dim) {
     const int stored = decode_columns(static_cast<int>(head_dim), kv_bytes(kernel.spec));
     const BoxColumns columns = decode_copies_rows(stored) ? BoxColumns::All : BoxColumns::Block;
     return encode(tiled_tensor(view, p.kv_dtype, strides, keys.batch, keys.rows, p.num_heads_k, head_dim,
                                params.box_keys, columns, L2Fetch::Bytes128));
   };
-  params.k = map(args.k, p.k, p.head_dim);
-  params.v = map(args.v, p.v, p.head_dim_v);
+  params.box_keys = decode_box_keys(p, kernel.spec);
+  params.boxes = kernel.spec.tile_n / params.box_keys;
+  if (!kernel.spec.gather) {
+    params.k = map(args.k, p.k, p.head_dim);
+    params.v = map(args.v, p.v, p.head_dim_v);
+  }
   params.k_scale = scale_params(args.k_descale);
   params.v_scale = scale_params(args.v_descale);
   params.team = fast_divisor(kernel.decode_order.team);

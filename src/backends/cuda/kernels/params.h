@@ -101,7 +101,7 @@ struct ScaleParams {
 /// What the sm90 decode kernels are launched with.
 struct Sm90DecodeParams {
   // Columns count 16 bits, whatever the element type. Boxes of box_keys rows x all columns or, where these
-  // are no multiple of 64, x 64
+  // are no multiple of 64, x 64. Unused where keys are gathered
   TensorMap k;
   TensorMap v;  // likewise
   ForwardParams forward;
@@ -110,7 +110,7 @@ struct Sm90DecodeParams {
   // blocks that stay, one for each of these. null: neither
   unsigned long long* arrivals;
   unsigned launch_id;   // differs from launch to launch; not 0
-  int box_keys, boxes;  // of a tile of keys: box_keys * boxes
+  int box_keys, boxes;  // of a tile of keys: box_keys * boxes; one where they are gathered
   // Of blocks that stay. By number: items are tiles of rows, times splits. By shares: num_shares teams of
   // blocks, each with a share of the keys; a sequence has team * rounds tiles of rows
   FastDivisor team;

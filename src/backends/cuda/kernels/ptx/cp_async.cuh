@@ -1,6 +1,7 @@
 // Asynchronous copies from global to shared memory. PTX ISA 9.7.9.25 (cp.async).
 #pragma once
 
+#include "ptx/ldmatrix.cuh"
 #include "ptx/types.cuh"
 
 namespace onepass::cuda {
@@ -26,6 +27,12 @@ ONEPASS_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::
 template <int kPending>
 ONEPASS_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Arrives at an mbarrier for this thread, like any arrival that it counts, once all copies that the thread has
+/// issued so far have landed. sm_90 with the others of mbarrier.cuh.
+ONEPASS_DEVICE void cp_async_mbarrier_arrive(Uint64* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 }  // namespace onepass::cuda

@@ -27,4 +27,10 @@ ONEPASS_DEVICE void keep_order(bool never) {
 /// Computed once, here: not again where it is used.
 ONEPASS_DEVICE void keep(Uint32& x) { asm volatile("" : "+r"(x)); }
 
+/// What stands there is read where it is used, not early and held in registers until then.
+template <class T>
+ONEPASS_DEVICE void read_late(const T& x) {
+  asm volatile("" ::"l"(&x) : "memory");
+}
+
 }  // namespace onepass::cuda

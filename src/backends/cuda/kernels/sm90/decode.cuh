@@ -12,15 +12,16 @@
 // 8 bits     decode_operands.cuh: from ldmatrix to the product a word of four elements takes two to five
 //            instructions more. Q becomes f16, bf16 rows with the power of two that brings their largest
 //            element to 2^14; that and K's factor multiply the scores, V's factor the end of a row
-// Roles      warp kConsumers copies K and V (tensor memory accelerator), its lanes a box each. Each other
-//            warp has its own keys of every block, all rows, and maxima, sums and O, which are joined at the
-//            end
+// Roles      warp kConsumers copies K and V (tensor memory accelerator), its lanes a box each; with kGather it
+//            and the next one do, row by row. Each other warp has its own keys of every block, all rows, and
+//            maxima, sums and O, which are joined at the end
 // Pipeline   a ring of kStages slots: K of a block, V of it, K of the next ... Each has a full and an empty
 //            barrier. kStages is what is in flight; with kStays, slots_in_flight of them are, the others hold
 //            what has landed, and the next item's keys come while this one's rows are joined
 // Pages      a box is min(page, slot) keys, or less so that it divides both. The producer looks up 32 boxes
 //            at a time, one a lane, long before they are asked for, and the first ones before the length is
-//            known. A box that nobody wants is asked for outside the tensor, and comes as zeros
+//            known. A box that nobody wants is asked for outside the tensor, and comes as zeros. Pages of
+//            other than eights have no box: decode_gather.cuh says how their rows come
 // Splits     interleaved, so that parts are alike whatever the length; shares are cut where they are full; with
 //            kParts they have a fixed number of keys, and a tile of rows as many as its own keys need. Each
 //            block stores the normalised rows of its part in the workspace; the one of a tile that arrives
@@ -32,7 +33,7 @@
 // Shared     decode_layout.h; tiles in blocks of 64 columns with the 128-byte swizzle
 // Registers  per consumer thread and eight rows: O head_dim_v / 4, Q head_dim / 8, S kTileN / 16
 // Numerics   common/softmax.cuh; keys that no row sees are zeros in shared memory (V) and -inf in S
-// Declines   bias, other head_dims, pages of other than eights, many rows (heuristics_decode.cpp)
+// Declines   bias, other head_dims, many rows (heuristics_decode.cpp)
 // Sources    Dao 2023 (arXiv:2307.08691), algorithm 1; Dao, Haziza, Massa, Sizov 2023, "Flash-Decoding for
 //            long-context inference", for the splits; Osama et al. 2023, "Stream-K" (arXiv:2301.03598), for
 //            the shares
@@ -48,13 +49,16 @@
 #include "params.h"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
 #include "ptx/fragment_maps.h"
 #include "ptx/global.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/movmatrix.cuh"
+#include "ptx/special.cuh"
 #include "ptx/tma.cuh"
+#include "sm90/decode_gather.cuh"
 #include "sm90/decode_layout.h"
 #include "sm90/decode_operands.cuh"
 #include "sm90/decode_work.cuh"
@@ -68,9 +72,11 @@ struct DecodeSm90 {
   using Element = typename Spec::Element;
   using Stored = StoredTile<typename Spec::Stored>;
   using Operand = typename Stored::Operand;
+  using Gather = DecodeGather<Spec>;
   static constexpr int kColumnsK = decode_columns(Spec::kHeadDim, sizeof(typename Spec::Stored));
   static constexpr int kColumnsV = decode_columns(Spec::kHeadDimV, sizeof(typename Spec::Stored));
-  static constexpr int kConsumers = Spec::kWarps - 1;  // warps
+  static constexpr int kProducers = decode_producers(Spec::kGather);  // warps
+  static constexpr int kConsumers = Spec::kWarps - kProducers;
   static constexpr int kThreads = 32 * Spec::kWarps;
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kStages = Spec::kStages;
   static constexpr bool kShares = Spec::kStays && Spec::kRagged;      // of the keys, for blocks that stay
@@ -98,6 +104,7 @@ struct DecodeSm90 {
                 "a lane issues one copy of a tile");
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
+  static_assert(!Spec::kGather || Spec::kPaged, "keys are gathered from pages");
   static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
   static_assert(!kShares || !Spec::kSplit, "keys are split or shared out");
   static_assert(!Spec::kParts || (Spec::kSplit && !Spec::kCluster && kPartTiles * kTileN == kPartKeys),
@@ -139,6 +146,7 @@ struct DecodeSm90 {
 
   // Of the producer: what look_up gave ahead of time, and for which sequence and block of keys.
   int first_page, page_batch = -1, page_n;
+  typename Gather::Pages first_pages;
 
   // Of the producer that stays.
   RingPosition<kStages> landed;  // of the load that is to land before the next one
@@ -166,9 +174,11 @@ struct DecodeSm90 {
         lane(static_cast<int>(threadIdx.x) & 31),
         warp(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0)) {}
 
+  ONEPASS_DEVICE bool is_producer() const { return kProducers == 1 ? warp == kConsumers : warp >= kConsumers; }
+
   ONEPASS_DEVICE void init_barriers() {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&control.full[i], 1);
+      mbarrier_init(&control.full[i], Spec::kGather ? 32 * kProducers : 1);
       mbarrier_init(&control.empty[i], kConsumers);
     }
     fence_mbarrier_init();
@@ -195,7 +205,7 @@ struct DecodeSm90 {
     }
     batch_idx = outer;
     if constexpr (Spec::kPaged) {
-      if (warp == kConsumers) look_ahead(batch_idx, Spec::kParts ? part_idx * kPartTiles : part_idx);  // early
+      if (is_producer()) look_ahead(batch_idx, Spec::kParts ? part_idx * kPartTiles : part_idx);  // early
     }
     seq = sequence_at(p, batch_idx);
   }
@@ -351,7 +361,11 @@ struct DecodeSm90 {
 
   ONEPASS_DEVICE void look_ahead(int batch, int n) {
     if (batch >= p.batch) return;
-    first_page = look_up(batch, n);
+    if constexpr (Spec::kGather) {
+      first_pages = gatherer().look_up(batch, n);
+    } else {
+      first_page = look_up(batch, n);
+    }
     page_batch = batch;
     page_n = n;
   }
@@ -369,11 +383,8 @@ struct DecodeSm90 {
     return (key - within) * column_blocks(kColumns) * 128 + within * 128;
   }
 
-  /// A tile of K or V into the next slot, a copy by a lane each.
-  template <int kColumns>
-  ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
-    constexpr int kColumnBlocks = column_blocks(kColumns);
-    Uint64* const full = &control.full[at.index];
+  /// Until the next slot may be filled.
+  ONEPASS_DEVICE void wait_empty() {
     mbarrier_wait(&control.empty[at.index], at.parity ^ 1);
     if constexpr (Spec::kStays) {
       if (++num_loads > all.slots_in_flight) {
@@ -381,6 +392,14 @@ struct DecodeSm90 {
         landed.advance();
       }
     }
+  }
+
+  /// A tile of K or V into the next slot, a copy by a lane each.
+  template <int kColumns>
+  ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
+    constexpr int kColumnBlocks = column_blocks(kColumns);
+    Uint64* const full = &control.full[at.index];
+    wait_empty();
     if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kColumns));
     __syncwarp();
     const Uint32 slot = ring + at.index * kSlotBytes;
@@ -424,6 +443,34 @@ struct DecodeSm90 {
       const BoxPlace place = find_box(n, page);
       load<kColumnsK>(all.k, place, l2_hint);
       load<kColumnsV>(all.v, place, l2_hint);
+    }
+  }
+
+  ONEPASS_DEVICE Gather gatherer() const { return {p, lane, warp - kConsumers}; }
+
+  /// This warp's rows of a tile of K or V into the next slot.
+  template <int kColumns>
+  ONEPASS_DEVICE void gather_tile(const char* head, const Index64 (&rows)[Gather::kLookUps],
+                                  const Uint32 (&inside)[Gather::kLookUps]) {
+    wait_empty();
+    gatherer().template copy_rows<kColumns>(ring + at.index * kSlotBytes, head, rows, inside);
+    __syncwarp();  // no lane runs ahead to the next slot
+    cp_async_mbarrier_arrive(&control.full[at.index]);
+    at.advance();
+  }
+
+  /// The keys and values of an item, pages looked up a tile ahead.
+  ONEPASS_DEVICE void gather() {
+    const Gather gatherer = this->gatherer();
+    const char *const k = Gather::head_of(p.k, head_k), *const v = Gather::head_of(p.v, head_k);
+    typename Gather::Pages pages = first_pages;
+    if (page_batch != batch_idx || page_n != n_begin) pages = gatherer.look_up(batch_idx, n_begin);
+    if constexpr (kShares) look_ahead(batch_idx + 1, 0);
+    for (int n = n_begin; n < n_end; n += n_step()) {
+      const typename Gather::Rows rows = gatherer.find_rows(pages, n, key_begin, key_end);
+      pages = gatherer.look_up(batch_idx, n + n_step());
+      gather_tile<kColumnsK>(k, rows.k, rows.inside);
+      gather_tile<kColumnsV>(v, rows.v, rows.inside);
     }
   }
 
@@ -553,8 +600,10 @@ struct DecodeSm90 {
     }
   }
 
-  /// Rows of V that no row sees become zeros: whatever they hold, 0 * x stays 0. The warp's own keys.
+  /// Rows of V that no row sees become zeros: whatever they hold, 0 * x stays 0. The warp's own keys. Gathered
+  /// ones are zeros already.
   ONEPASS_DEVICE void clear_values(Uint32 values, int first_key) const {
+    if constexpr (Spec::kGather) return;
     const int begin = key_begin - first_key, end = key_end - first_key;
     if (begin <= 0 && end >= kWarpKeys) return;
     constexpr int kChunks = column_blocks(kColumnsV) * 8;  // of a row, 16 bytes each
@@ -841,13 +890,20 @@ struct DecodeSm90 {
       if (ring % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
       init_barriers();
     }
-    if (threadIdx.x == 32 * kConsumers) {
+    if constexpr (Spec::kGather) read_late(all);  // as where a tensor map's address is taken
+    if (!Spec::kGather && threadIdx.x == 32 * kConsumers) {
       prefetch_tensor_map(all.k);
       prefetch_tensor_map(all.v);
     }
     __syncthreads();
-    if (warp == kConsumers) {
-      for_each_item([this] { produce(); });
+    if (is_producer()) {
+      if constexpr (Spec::kGather) {
+        for_each_item([this] { gather(); });
+        cp_async_commit();
+        cp_async_wait<0>();  // no thread ends before its copies
+      } else {
+        for_each_item([this] { produce(); });
+      }
     } else {
       for_each_item([this] { consume(); });
     }

@@ -43,7 +43,11 @@ ONEPASS_HOST_DEVICE constexpr long long decode_shared_bytes(int tile_n, int colu
 /// The most blocks of a cluster that every GPU of compute capability 9.0 runs.
 constexpr int kClusterBlocks = 8;
 
-/// Fewest keys of a copy: the swizzle repeats after as many rows.
+/// Fewest keys of a box: the swizzle repeats after as many rows.
 constexpr int kFewestBoxKeys = 8;
+
+/// Warps that copy: one asks for boxes, of pages that no box fits some gather rows (decode_gather.cuh).
+constexpr int kGatherWarps = 2;
+ONEPASS_HOST_DEVICE constexpr int decode_producers(bool gathers) { return gathers ? kGatherWarps : 1; }
 
 }  // namespace onepass::cuda
