@@ -6,7 +6,7 @@
 
 The suites are tests/test_flash_attn.py (2.8) and hopper/test_flash_attn.py (the FlashAttention-3 interface); they have
 some 600,000 cases, of which as many as asked for are drawn at random, equally over all test functions; but of one whose
-cases take most of a GPU each, one in 200. They find
+cases take most of a GPU each, one in 200. Those that need the most memory run first. They find
 `onepass.flash_attn` under the name flash_attn, and `onepass.flash_attn_interface` under flash_attn_interface; their
 own helpers (padding, rotary embedding) come from the checkout. Needs torch, pytest and einops; on a GPU triton, too,
 for the cases with rotary embedding. Nothing of the checkout is changed or kept.

@@ -208,9 +208,11 @@ std::string Plan::explain() const {
   add_problem_and_device(text, *problem, device);
   add_line(text, "implementation", implementation);
   if (problem->batch_invariant) {
+    const bool cpu = device.kind == DeviceInfo::Kind::Cpu;
     add_line(text, "batch invariant",
              problem->gradient
-                 ? "dQ adds up in an order that follows from the sequence"
+                 ? (cpu ? "plays no part in gradients on a CPU"
+                        : "dQ, dK and dV add up in an order that follows from the sequence")
                  : "chosen by types, head sizes, masks and whether a sequence has few query rows, not by the "
                    "batch");
   }

@@ -41,6 +41,13 @@ TEST(gradient_cases, r08_only_rows_that_see_a_key_have_gradients) {
   });
 }
 
+TEST(gradient_cases, batch_invariant_calls_have_them_too) {
+  for (const char* shape : {"b2_hq4_hk2_sq200_sk210_d16_causal_sink_invariant_bwd",
+                            "b2_hq4_hk2_sq90_sk80_d32_bias11_invariant_bwd",
+                            "b40_hq8_hk8_sq70_sk70_d16_packed_ragged_invariant_bwd_seed2"})
+    check_on_targets({DType::F32, DType::BF16}, shape);
+}
+
 TEST(gradient_cases, r12_nothing_to_sum_is_zero) {
   check_on_targets({DType::F32, DType::F16, DType::BF16}, "b4_hq2_sq5_sk7_d64_packed_ragged_bwd_seed2");
   for (const char* shape : {"b0_hq2_sq5_sk7", "b2_hq2_sq0_sk7", "b2_hq2_sq5_sk0", "b3_hq2_sq0_sk0"}) {

@@ -90,7 +90,7 @@ void sink_gradient(const GradientContext& context, std::int64_t h) {
       const auto lse = static_cast<double>(
           static_cast<const float*>(f.softmax_lse.data)[lse_offset(problem, f.softmax_lse, s, i, h)]);
       if (std::isinf(lse) && lse < 0) continue;
-      sum -= std::exp(sink - lse) * static_cast<double>(context.delta[context.forward.split_row(s, i, h)]);
+      sum -= std::exp(sink - lse) * static_cast<double>(context.delta[context.forward.query_row(s, i, h)]);
     }
   }
   static_cast<float*>(context.args.dsinks.data)[h * context.args.dsinks.strides[0]] = static_cast<float>(sum);
@@ -143,7 +143,7 @@ void run_simd(const Plan& plan, const BackwardArguments& args, std::span<std::by
       const std::int64_t h = head % problem.num_heads_q;
       const Sequence s = sequence_at(problem, args.forward, head / problem.num_heads_q);
       for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
-        delta[context.forward.split_row(s, i, h)] = kernels.row_delta(context, s, i, h, scratch.tile.line);
+        delta[context.forward.query_row(s, i, h)] = kernels.row_delta(context, s, i, h, scratch.tile.line);
       }
     }
 #pragma omp for schedule(dynamic)

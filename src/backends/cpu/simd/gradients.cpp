@@ -200,7 +200,7 @@ class Gradients {
       if (lse != -kInfinity) {
         x_.lse_log2[r] = static_cast<float>(static_cast<double>(lse) * std::numbers::log2e);
       }
-      x_.delta[r] = context_.delta[context_.forward.split_row(item_.sequence, at.query, at.head)];
+      x_.delta[r] = context_.delta[context_.forward.query_row(item_.sequence, at.query, at.head)];
     }
   }
 

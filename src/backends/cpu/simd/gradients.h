@@ -17,7 +17,7 @@ struct GradientContext {
   const GradientProblem& gradient;
   std::int64_t group;  // query heads that read one key head
   const float*
-      delta;  // dot(dout, out) - dlse, one for each row and head, as ForwardContext::split_row counts
+      delta;  // dot(dout, out) - dlse, one for each row and head, as ForwardContext::query_row counts
   std::int64_t tile_n;  // keys of a block
 };
 

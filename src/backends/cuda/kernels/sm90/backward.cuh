@@ -68,12 +68,12 @@ struct BackwardSm90 {
   static constexpr int kDvRegisters = (kWide ? kColumnsV / 2 : Spec::kHeadDimV) / 2;
   static constexpr bool kAhead = !kWide;
   static constexpr bool kKeeps = kAhead && kTileM == 64;  // what steps ask of the tile and of lse
-  // P is made before the wait for dP, and delta loaded: measured faster with a mask alone.
+  // P is made before the wait for dP, and delta loaded: faster with a mask at head_dim 128 (bench/LOG.md).
   static constexpr bool kHoldsOrder = kKeeps && Spec::kMaskEnd;
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   enum NamedBarrier { kScores = 1, kClear };
-  static constexpr int kNoRow = -(1 << 30);
+  static constexpr int kNoRow = -(1 << 30);  // row0 of no step
 
   static_assert(kWide ? kTileM == 64 : kTileN == 128 && (kTileM == 64 || kTileM == 128),
                 "two warpgroups share a step like this");
