@@ -110,8 +110,8 @@ struct ForwardContext {
         problem.batch_invariant ? item.sequence.seqlen_q * problem.group() : item.num_rows();
     return rows <= kMaxDecodeRows;
   }
-  /// Index into the rows of split_out and split_lse: query_row, and of a batch-invariant call [B, Hq, most rows
-  /// of parts].
+  /// Index into the rows of split_out and split_lse: query_row, and of a batch-invariant call [B, Hq, most
+  /// rows of parts].
   std::int64_t split_row(const Sequence& s, std::int64_t i, std::int64_t h) const {
     if (problem.batch_invariant) return (s.batch_idx * problem.num_heads_q + h) * rows_of_parts() + i;
     return query_row(s, i, h);
