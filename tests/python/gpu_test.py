@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from gpu import GPU_ONLY
 
 import onepass
 from onepass import flash_attn, flash_attn_interface
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+pytestmark = GPU_ONLY
 
 
 def random(*shape, dtype=torch.bfloat16):
