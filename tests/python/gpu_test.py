@@ -103,6 +103,77 @@ def test_a_graph_replays_the_call():
     assert torch.equal(out, onepass.scaled_dot_product_attention(x, x, x, is_causal=True))
 
 
+# Query rows and keys of four sequences; the first are those of the capture.
+LENGTHS = [((150, 1, 1, 48), (700, 33, 1, 500)), ((1, 1, 0, 1), (0, 999, 0, 17)), ((0, 0, 200, 0), (5, 0, 1000, 300)),
+           ((0, 0, 0, 0), (0, 0, 0, 0)), ((64, 60, 66, 10), (400, 400, 66, 9))]
+BOUNDS = dict(max_seqlen_q=200, max_seqlen_k=1000)
+
+
+def paged_call(page, queries, used, **options):
+    columns = -(-BOUNDS["max_seqlen_k"] // page)
+    pools = [random(4 * columns, page, 2, 128).cuda() for _ in range(2)]
+    table = torch.randperm(4 * columns).to(torch.int32).view(4, columns).cuda()
+    return lambda: onepass.attention_paged(queries, *pools, block_table=table, seqused_k=used, return_lse=True,
+                                           **options)
+
+
+def packed_call(starts_q, starts_k, gradients):
+    q, k, v = (random(rows, heads, 128).cuda().requires_grad_(gradients)
+               for rows, heads in ((200, 8), (1600, 2), (1600, 2)))
+    weights = random(200, 8, 128).cuda()
+
+    def call():
+        out = flash_attn.flash_attn_varlen_func(q, k, v, starts_q, starts_k, *BOUNDS.values(), causal=True)
+        return torch.autograd.grad((out * weights).sum(), (q, k, v)) if gradients else (out,)
+
+    return call
+
+
+def append_call(lengths):
+    caches = [random(4, 1001, 2, 128).cuda() for _ in range(2)]
+    new = [random(4, 1, 2, 128).cuda() for _ in range(2)]
+
+    def call():
+        for cache in caches:
+            cache.zero_()
+        onepass.append_kv(*new, *caches, cache_seqlens=lengths)
+        return caches
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["decoding", "decoding, pages of 5", "decoding, batch_invariant", "mixed batch",
+                                  "prompts", "gradients", "new keys"])
+def test_a_graph_replays_other_lengths(kind):
+    starts_q, starts_k = (torch.zeros(5, dtype=torch.int32).cuda() for _ in range(2))
+    used = torch.zeros(4, dtype=torch.int32).cuda()
+    call = {"decoding": lambda: paged_call(16, random(4, 1, 8, 128).cuda(), used),
+            "decoding, pages of 5": lambda: paged_call(5, random(4, 1, 8, 128).cuda(), used),
+            "decoding, batch_invariant": lambda: paged_call(16, random(4, 1, 8, 128).cuda(), used, batch_invariant=True),
+            "mixed batch": lambda: paged_call(16, random(200, 8, 128).cuda(), used, cu_seqlens_q=starts_q, **BOUNDS),
+            "prompts": lambda: packed_call(starts_q, starts_k, False),
+            "gradients": lambda: packed_call(starts_q, starts_k, True),
+            "new keys": lambda: append_call(used)}[kind]()
+
+    def choose(rows, keys):
+        for starts, counts in ((starts_q, rows), (starts_k, keys)):
+            starts[1:] = torch.tensor(counts).cumsum(0).to(torch.int32)
+        used.copy_(torch.tensor(keys, dtype=torch.int32))
+
+    choose(*LENGTHS[0])
+    call()  # kernels are loaded before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = call()
+    for lengths in LENGTHS:
+        choose(*lengths)
+        graph.replay()
+        found = [output.clone() for output in outputs]
+        for one, expected in zip(found, call(), strict=True):
+            assert torch.equal(one, expected)
+
+
 def test_compiled_code_gives_the_same():
     def layer(q, k, v):
         return flash_attn.flash_attn_func(q * 2, k, v, causal=True)
