@@ -149,7 +149,8 @@ def test_a_graph_replays_other_lengths(kind):
     used = torch.zeros(4, dtype=torch.int32).cuda()
     call = {"decoding": lambda: paged_call(16, random(4, 1, 8, 128).cuda(), used),
             "decoding, pages of 5": lambda: paged_call(5, random(4, 1, 8, 128).cuda(), used),
-            "decoding, batch_invariant": lambda: paged_call(16, random(4, 1, 8, 128).cuda(), used, batch_invariant=True),
+            "decoding, batch_invariant": lambda: paged_call(16, random(4, 1, 8, 128).cuda(), used,
+                                                            batch_invariant=True),
             "mixed batch": lambda: paged_call(16, random(200, 8, 128).cuda(), used, cu_seqlens_q=starts_q, **BOUNDS),
             "prompts": lambda: packed_call(starts_q, starts_k, False),
             "gradients": lambda: packed_call(starts_q, starts_k, True),
@@ -231,6 +232,62 @@ def test_gradients_are_the_cpus(options):
         torch.testing.assert_close(one.cpu(), other, atol=3e-2, rtol=3e-2)
     for one, other in zip(gradients("cuda", compiled=True), found, strict=True):
         assert torch.equal(one, other)
+
+
+class OtherWork:
+    """Kernels of another stream, each kind by turns: of many blocks, of few for a while, and of none."""
+
+    def __init__(self):
+        self.stream, self.turn = torch.cuda.Stream(), 0
+        self.large, self.small = (torch.randn(n, n, dtype=torch.bfloat16, device="cuda") for n in (4096, 512))
+
+    def start(self):
+        self.turn += 1
+        with torch.cuda.stream(self.stream):
+            matrix, count = ((self.large, 2), (self.small, 40), (self.small, 0))[self.turn % 3]
+            for _ in range(count):
+                matrix @ matrix
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim, head_dim_v", [(64, 64), (128, 128), (192, 128), (256, 256)])
+def test_gradients_have_the_same_bits_beside_other_work(head_dim, head_dim_v, causal, packed):
+    lengths = torch.tensor([700, 0, 1500, 1, 300, 1595]) if packed else torch.tensor([2048, 2048])
+    inputs = [torch.randn(4096, heads, dim, dtype=torch.bfloat16, device="cuda").requires_grad_()
+              for heads, dim in ((8, head_dim), (4, head_dim), (4, head_dim_v))]
+    starts = torch.cat([torch.zeros(1), lengths.cumsum(0)]).to(torch.int32).cuda()
+    dout = torch.randn(4096, 8, head_dim_v, dtype=torch.bfloat16, device="cuda")
+    other = OtherWork()
+
+    def gradients():
+        if packed:
+            out = flash_attn.flash_attn_varlen_func(*inputs, starts, starts, 1595, 1595, causal=causal)
+        else:
+            out = flash_attn.flash_attn_func(*(x.unflatten(0, (2, 2048)) for x in inputs), causal=causal).flatten(0, 1)
+        return torch.autograd.grad(out, inputs, dout)
+
+    first = gradients()
+    differ = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(100):
+        other.start()
+        for one, expected in zip(gradients(), first, strict=True):
+            differ += (one.view(torch.int16) != expected.view(torch.int16)).sum()
+    assert differ.item() == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_a_long_sequence_take_little_memory_beside_the_tensors(causal):
+    before = torch.cuda.memory_allocated()
+    inputs = [torch.randn(1, 65536, 16, 128, dtype=torch.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
+    dout = torch.randn_like(inputs[0])
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    out = flash_attn.flash_attn_func(*inputs, causal=causal)
+    gradients = torch.autograd.grad(out, inputs, dout)
+    torch.cuda.synchronize()
+    tensors = sum(tensor.nbytes for tensor in (*inputs, out, dout, *gradients))
+    assert torch.cuda.max_memory_allocated() - before <= 1.1 * tensors
 
 
 def test_workspaces_come_from_torchs_allocator():
