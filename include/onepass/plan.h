@@ -15,6 +15,7 @@ namespace onepass {
 
 struct AttentionProblem;  // internal: the checked, plain-value form of a call
 struct PlannedKernel;     // internal: a GPU kernel as a value, and where it is loaded
+struct ForwardArguments;  // attention.h
 
 /// A processor as a value, so that plans can be made for hardware that is not here.
 /// Throughputs are published (GPU table) or estimated (this CPU) peaks, dense, without sparsity.
@@ -98,6 +99,9 @@ struct ONEPASS_API Plan {
   Accounting accounting;
   DeviceInfo device;
   std::shared_ptr<const AttentionProblem> problem;
+  /// Of a plan that plan() made for a forward call: its tensors, whose data is not looked at. A run with
+  /// others like them need not describe its problem again.
+  std::shared_ptr<const ForwardArguments> made_for;
 
   /// Bytes that run() needs; a pure function of the problem, the options and the device.
   std::size_t workspace_bytes() const;

@@ -34,12 +34,22 @@ DeviceInfo device_of(const Arguments& args) {
 
 int cpu_threads(int num_threads) { return num_threads > 0 ? num_threads : this_cpu().num_processors; }
 
+/// Most runs of a kept plan have tensors like those that it was made for.
+void validate_run_of(const Plan& plan, const ForwardArguments& args) {
+  if (plan.made_for != nullptr && same_but_data(*plan.made_for, args))
+    return validate_data("run", *plan.problem, args);
+  validate_run("run", *plan.problem, args);
+}
+void validate_run_of(const Plan& plan, const BackwardArguments& args) {
+  validate_run("run", *plan.problem, args);
+}
+
 template <class Arguments>
 void run_plan(const Plan& plan, const Arguments& args, std::span<std::byte> workspace, Stream stream) {
   if (plan.problem == nullptr) {
     throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
   }
-  validate_run("run", *plan.problem, args);
+  validate_run_of(plan, args);
   check_workspace(plan.workspace_bytes(), workspace);
   launch(plan, args, workspace, stream);
 }
@@ -61,7 +71,9 @@ void run_with_workspace(const Plan& plan, const Arguments& args, Stream stream) 
 }  // namespace
 
 Plan plan(const ForwardArguments& args, const ForwardOptions& options, const DeviceInfo& device) {
-  return make_plan("plan", validate_problem("plan", args, options), request_of(options), device);
+  Plan plan = make_plan("plan", validate_problem("plan", args, options), request_of(options), device);
+  plan.made_for = std::make_shared<const ForwardArguments>(args);
+  return plan;
 }
 
 Plan plan(const ForwardArguments& args, const ForwardOptions& options) {

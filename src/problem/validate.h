@@ -22,6 +22,10 @@ AttentionProblem validate_problem(const char* call, const ForwardArguments& args
 /// @throws InvalidArgument.
 void validate_run(const char* call, const AttentionProblem& problem, const ForwardArguments& args);
 
+/// Whether the tensors of both are the same but for their data: validate_problem makes the same problem of
+/// both, if its options give the bounds of lengths.
+bool same_but_data(const ForwardArguments& a, const ForwardArguments& b);
+
 /// The part of validate_run that is about data: for args that validate_problem has just made `problem` of.
 /// @throws InvalidArgument.
 void validate_data(const char* call, const AttentionProblem& problem, const ForwardArguments& args);

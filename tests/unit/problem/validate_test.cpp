@@ -493,6 +493,28 @@ TEST(validate, a_plan_is_for_its_own_shapes) {
   EXPECT_THAT(message, HasSubstr("make a plan for these tensors"));
 }
 
+TEST(validate, tensors_differ_in_more_than_their_data) {
+  const Call c = Call::dense(), other_memory = Call::dense();
+  ASSERT_NE(c.args.q.data, other_memory.args.q.data);
+  EXPECT_TRUE(same_but_data(c.args, other_memory.args));
+  const std::function<void(TensorView&)> changes[] = {[](TensorView& t) { t.dtype = DType::F16; },
+                                                      [](TensorView& t) { t.rank = 0; },
+                                                      [](TensorView& t) { t.shape[1] += 1; },
+                                                      [](TensorView& t) { t.strides[0] += 8; },
+                                                      [](TensorView& t) { t.device = DeviceKind::Cuda; },
+                                                      [](TensorView& t) { t.device_idx = 1; }};
+  for (const auto& change : changes) {
+    for (TensorView ForwardArguments::*tensor : {&ForwardArguments::q, &ForwardArguments::softmax_lse}) {
+      ForwardArguments args = c.args;
+      change(args.*tensor);
+      EXPECT_FALSE(same_but_data(c.args, args));
+    }
+  }
+  ForwardArguments args = c.args;
+  args.sinks = make_view(nullptr, DType::F32, {4});
+  EXPECT_FALSE(same_but_data(c.args, args));
+}
+
 struct MergeCall {
   std::vector<float> a = std::vector<float>(64), b = std::vector<float>(64), c = std::vector<float>(64);
   std::vector<float> la = std::vector<float>(16), lb = std::vector<float>(16), lc = std::vector<float>(16);
