@@ -178,6 +178,7 @@ Json plan_to_json(const Plan& plan) {
           {"tile_m", plan.tile_m},
           {"tile_n", plan.tile_n},
           {"tile_heads", plan.tile_heads},
+          {"item_heads", plan.item_heads},
           {"num_splits", plan.num_splits},
           {"num_threads", plan.num_threads},
           {"workspace_bytes", plan.workspace_bytes()},

@@ -93,6 +93,7 @@ struct ONEPASS_API Plan {
   std::int64_t tile_m = 0;      ///< query rows of one tile
   std::int64_t tile_n = 0;      ///< key rows of one tile
   std::int64_t tile_heads = 1;  ///< query heads of one key head whose rows fill a tile together
+  std::int64_t item_heads = 1;  ///< key heads whose tiles one work item serves (decode on the CPU)
   int num_splits = 1;           ///< parts the keys are split into
   int num_threads = 1;
   std::vector<WorkspacePiece> workspace;

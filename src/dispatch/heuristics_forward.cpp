@@ -36,12 +36,13 @@ std::int64_t choose_tile_m(const AttentionProblem& problem, int num_threads) {
   return 64;
 }
 
+constexpr std::int64_t kTilesPerThread = 4;  // with so many, imbalance is small
+constexpr std::int64_t kKeysPerSplit = 512;  // below, writing and merging partial results costs more
+
 // The smallest number of splits that keeps the threads busy: among the candidates, the first whose share
 // of busy thread time is within 5% of the best (after num_splits_heuristic of
 // Dao-AILab/flash-attention, hopper/heuristics.h).
 int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads) {
-  constexpr std::int64_t kTilesPerThread = 4;  // with so many, imbalance is small without splitting
-  constexpr std::int64_t kKeysPerSplit = 512;  // below, writing and merging partial results costs more
   if (num_threads == 1 || num_tiles == 0 || num_tiles >= kTilesPerThread * num_threads) return 1;
   const std::int64_t most = std::min<std::int64_t>(seqlen_k / kKeysPerSplit, kTilesPerThread * num_threads);
   const auto busy_share = [&](std::int64_t splits) {
@@ -57,6 +58,25 @@ int choose_splits(std::int64_t num_tiles, std::int64_t seqlen_k, int num_threads
   return 1;
 }
 
+std::int64_t wanted_items(int num_threads) { return num_threads == 1 ? 1 : kTilesPerThread * num_threads; }
+
+// Key heads of one item of a decoding call: as many as keep their rows in cache, while every thread has some
+// items. A single head's rows are apart by all heads: on a Zen 3 (two threads, 8 heads of 128 bf16 elements,
+// 2026-11), adding up 256 bytes at a distance of 2 KiB gets half the bandwidth of adding up all in order.
+std::int64_t choose_item_heads(const AttentionProblem& problem, int num_threads, std::int64_t most_splits) {
+  constexpr std::int64_t kMostBytes = std::int64_t{128}
+                                      << 10;  // of Q, O and the sums of a tile: they stay in L2
+  const std::int64_t rows = std::max<std::int64_t>(1, problem.seqlen_q * problem.group());
+  if (rows > kMaxDecodeRows) return 1;
+  const std::int64_t row_bytes = 4 * (problem.head_dim + 2 * problem.head_dim_v);
+  const std::int64_t most_rows = std::min(kMostItemRows, kMostBytes / row_bytes);
+  std::int64_t heads =
+      std::clamp<std::int64_t>(most_rows / rows, 1, std::max<std::int64_t>(1, problem.num_heads_k));
+  const auto tiles = [&] { return problem.batch * ceil_div(problem.num_heads_k, heads); };
+  while (heads > 1 && tiles() * most_splits < wanted_items(num_threads)) heads = ceil_div(heads, 2);
+  return heads;
+}
+
 }  // namespace
 
 // The scores of 64 query rows (tile_n x 256 bytes) take up to two thirds of L1, beside the rows of K that
@@ -68,7 +88,7 @@ std::int64_t choose_cpu_tile_n(const AttentionProblem& problem, const DeviceInfo
   constexpr std::int64_t kWideHead = 256;
   if (std::max(problem.head_dim, problem.head_dim_v) > kWideHead) return 64;
   const std::int64_t fitting = device.l1_bytes_per_processor * 2 / 3 / kScoreBytesPerKey;
-  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, 128);
+  return std::clamp<std::int64_t>(fitting / 64 * 64, 64, kMostCpuTileN);
 }
 
 std::int64_t count_query_tiles(const AttentionProblem& problem, std::int64_t tile_m) {
@@ -83,6 +103,12 @@ std::int64_t count_query_tiles(const AttentionProblem& problem, std::int64_t til
   return problem.num_heads_k * (by_length_is_less ? problem.batch * per_sequence : by_total);
 }
 
+std::int64_t count_cpu_items(const AttentionProblem& problem, const CpuForwardConfig& config) {
+  const std::int64_t tiles = count_query_tiles(problem, config.tile_m);
+  if (config.item_heads == 1) return tiles * config.num_splits;
+  return tiles / problem.num_heads_k * ceil_div(problem.num_heads_k, config.item_heads) * config.num_splits;
+}
+
 CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const DeviceInfo& device,
                                     int requested_threads, int requested_splits) {
   CpuForwardConfig config;
@@ -90,7 +116,6 @@ CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const Devic
   config.tile_m = choose_tile_m(problem, config.num_threads);
   config.tile_n = choose_cpu_tile_n(problem, device);
 
-  const std::int64_t num_tiles = count_query_tiles(problem, config.tile_m);
   const std::int64_t num_key_blocks = std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, config.tile_n));
   if (problem.batch_invariant) {
     const bool none_has_few = problem.q_layout == SequenceLayout::Dense && !problem.has_seqused_q &&
@@ -99,10 +124,18 @@ CpuForwardConfig choose_cpu_forward(const AttentionProblem& problem, const Devic
   } else if (requested_splits > 0) {
     config.num_splits = static_cast<int>(std::min<std::int64_t>(requested_splits, num_key_blocks));
   } else {
-    config.num_splits = choose_splits(num_tiles, problem.seqlen_k, config.num_threads);
+    const std::int64_t most = std::max<std::int64_t>(1, problem.seqlen_k / kKeysPerSplit);
+    config.item_heads = choose_item_heads(problem, config.num_threads, most);
+    const std::int64_t num_tiles = count_cpu_items(problem, config);
+    config.num_splits = config.item_heads == 1 || num_tiles == 0
+                            ? choose_splits(num_tiles, problem.seqlen_k, config.num_threads)
+                            : static_cast<int>(ceil_div(wanted_items(config.num_threads), num_tiles));
+  }
+  if (problem.batch_invariant || requested_splits > 0) {
+    config.item_heads = choose_item_heads(problem, config.num_threads, config.num_splits);
   }
 
-  const std::int64_t items = std::max<std::int64_t>(1, num_tiles * config.num_splits);
+  const std::int64_t items = std::max<std::int64_t>(1, count_cpu_items(problem, config));
   config.num_threads = static_cast<int>(std::min<std::int64_t>(config.num_threads, items));
   return config;
 }

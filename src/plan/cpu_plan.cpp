@@ -22,10 +22,11 @@ void lay_out_cpu_simd(Plan& plan, const PlanRequest& request) {
   plan.tile_m = config.tile_m;
   plan.tile_n = config.tile_n;
   plan.tile_heads = problem.group();
+  plan.item_heads = config.item_heads;
   plan.num_splits = config.num_splits;
   plan.num_threads = config.num_threads;
   plan.steps.push_back({forward_kernel_name("cpu_simd_forward", problem, config.tile_m, config.tile_n),
-                        count_query_tiles(problem, config.tile_m) * config.num_splits, config.num_threads});
+                        count_cpu_items(problem, config), config.num_threads});
   add_workspace_piece(
       plan, kPieceThreadScratch,
       workspace_product(kPieceThreadScratch, cpu::simd_scratch_bytes(problem, config.tile_m, config.tile_n),

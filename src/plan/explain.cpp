@@ -141,6 +141,9 @@ void add_steps(std::string& text, const Plan& plan) {
   add_line(text, "tiles",
            fmt::format("{} rows (queries of {} head{}) x {} keys", plan.tile_m, plan.tile_heads,
                        plan.tile_heads == 1 ? "" : "s that share a key head", plan.tile_n));
+  if (plan.item_heads > 1) {
+    add_line(text, "items", fmt::format("{} key heads together, in the order of memory", plan.item_heads));
+  }
   add_line(text, "splits", splits_text(plan));
 }
 

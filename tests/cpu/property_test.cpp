@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,6 +86,21 @@ TEST(property, memory_orders_and_layouts_of_the_same_numbers_give_equal_bits) {
       }
     }
   }
+}
+
+TEST(property, key_heads_that_a_thread_takes_together_give_the_bits_that_they_give_alone) {
+  on_every_target([](const Target& target) {
+    for (const char* shape : {"b1_hq8_hk4_sq1_sk700_d64_split2_seed5", "b2_hq9_hk3_sq2_sk300_d40_wl70_split1",
+                              "b1_hq4_hk4_sq3_sk200_d128_dv17_causal_page16_split1"}) {
+      std::optional<Bits> together;
+      for (const int num_threads : {1, 2, 16}) {  // with more threads, fewer heads
+        verify::CaseTensors tensors = tensors_of(target.dtype, shape, num_threads);
+        const Bits bits = bits_of(target, tensors);
+        if (!together) together = bits;
+        EXPECT_TRUE(bits == *together) << shape << " on " << num_threads << " threads";
+      }
+    }
+  });
 }
 
 TEST(property, a_run_repeated_gives_the_same_bits) {

@@ -40,14 +40,38 @@ TEST(heuristics_forward, decoding_packs_the_group_into_one_small_tile) {
   EXPECT_EQ(choose_cpu_forward(dense_problem(1, 32, 1, 1, 8192, 128), invented_cpu(2), 0, 0).tile_m, 32);
 }
 
-TEST(heuristics_forward, decoding_with_a_head_for_every_thread_does_not_split) {
-  EXPECT_EQ(choose_cpu_forward(dense_problem(1, 32, 8, 1, 32768, 128), invented_cpu(2), 0, 0).num_splits, 1);
-  EXPECT_EQ(choose_cpu_forward(dense_problem(1, 32, 8, 1, 32768, 128), invented_cpu(8), 0, 0).num_splits, 1);
+TEST(heuristics_forward, decoding_takes_all_key_heads_in_one_item_and_splits_the_keys_for_the_threads) {
+  const auto choose = [](std::int64_t batch, std::int64_t seqlen_k, int threads, int splits = 0) {
+    const AttentionProblem problem = dense_problem(batch, 32, 8, 1, seqlen_k, 128);
+    return choose_cpu_forward(problem, invented_cpu(threads), 0, splits);
+  };
+  EXPECT_EQ(choose(1, 32768, 1).item_heads, 8);
+  EXPECT_EQ(choose(1, 32768, 1).num_splits, 1);
+  EXPECT_EQ(choose(1, 32768, 2).item_heads, 8);
+  EXPECT_EQ(choose(1, 32768, 2).num_splits, 8) << "four items for each thread";
+  EXPECT_EQ(choose(8, 32768, 2).item_heads, 8);
+  EXPECT_EQ(choose(8, 32768, 2).num_splits, 1);
+  EXPECT_EQ(choose(1, 32768, 64).item_heads, 2) << "64 parts of 512 keys, four of two heads each";
+  EXPECT_EQ(choose(1, 32768, 64).num_splits, 64);
+  EXPECT_EQ(choose(1, 256, 2).item_heads, 1) << "too few keys to split";
+  EXPECT_EQ(choose(1, 32768, 2, 1).item_heads, 1) << "one part was asked for";
+  EXPECT_EQ(choose(1, 32768, 2, 4).item_heads, 4);
 }
 
-TEST(heuristics_forward, decoding_with_fewer_heads_than_threads_splits_the_keys) {
+TEST(heuristics_forward, heads_of_an_item_stay_in_cache_and_are_one_where_some_sequence_has_many_rows) {
+  const auto heads = [](std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen_q, std::int64_t dim) {
+    return choose_cpu_forward(dense_problem(8, heads_q, heads_k, seqlen_q, 4096, dim), invented_cpu(1), 0, 0)
+        .item_heads;
+  };
+  EXPECT_EQ(heads(128, 128, 1, 128), 64) << "64 rows";
+  EXPECT_EQ(heads(128, 16, 1, 128), 8) << "of eight heads each";
+  EXPECT_EQ(heads(128, 128, 1, 256), 42) << "128 KiB of Q, O and sums";
+  EXPECT_EQ(heads(32, 8, 4, 128), 4) << "16 rows a head";
+  EXPECT_EQ(heads(32, 8, 5, 128), 1);
+}
+
+TEST(heuristics_forward, decoding_with_one_head_splits_the_keys) {
   EXPECT_EQ(choose_cpu_forward(dense_problem(1, 8, 1, 1, 32768, 128), invented_cpu(2), 0, 0).num_splits, 2);
-  EXPECT_EQ(choose_cpu_forward(dense_problem(1, 32, 8, 1, 32768, 128), invented_cpu(64), 0, 0).num_splits, 8);
 }
 
 TEST(heuristics_forward, parts_keep_at_least_512_keys) {

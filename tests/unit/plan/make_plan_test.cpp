@@ -40,7 +40,7 @@ TEST(make_plan, with_splits_adds_a_merge_step_and_room_for_partial_results) {
       make_plan("plan", dense_problem(2, 8, 2, 3, 4096, 64), {.num_splits = 5}, invented_cpu(2));
   EXPECT_EQ(plan.num_splits, 5);
   ASSERT_EQ(plan.steps.size(), 2u);
-  EXPECT_EQ(plan.steps[0].num_work_items, 2 * 2 * 5);
+  EXPECT_EQ(plan.steps[0].num_work_items, 2 * 5);
   EXPECT_EQ(plan.steps[1].kernel, "cpu_merge_splits");
   EXPECT_EQ(plan.steps[1].num_work_items, 2 * 8) << "a sequence and head each";
   ASSERT_EQ(plan.workspace.size(), 3u);

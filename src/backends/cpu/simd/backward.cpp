@@ -113,7 +113,7 @@ void run_simd(const Plan& plan, const BackwardArguments& args, std::span<std::by
   const KernelTable& kernels = active_kernels();
   auto* delta = reinterpret_cast<float*>(workspace_piece(plan, workspace, kPieceDelta).data());
   const auto context_of = [&](const AttentionProblem& p) {
-    return GradientContext{{p, args.forward, kernels, kSubTileM, plan.tile_n, 1, 0, nullptr, nullptr},
+    return GradientContext{{p, args.forward, kernels, kSubTileM, plan.tile_n, 1, 1, 0, nullptr, nullptr},
                            args,
                            gradient,
                            problem.group(),

@@ -1,7 +1,8 @@
 // cpu/simd/forward.cpp - attention forward on the CPU's vector units: the outer loop
 //
 // Problem    every problem that validation lets through; O(threads x tile) memory beside the tensors
-// Work       items (sequence, key head, block of tile_m packed rows, split), handed to threads one by one.
+// Work       items (sequence, key head, block of tile_m packed rows, split), handed to threads one by one; a
+//            decoding call's have several key heads (dispatch/heuristics_forward.cpp).
 //            The g = Hq / Hk query heads of a key head are packed into rows (row r: query r / g, head r %
 //            g), so K and V are read once for all of them
 // Paths      few rows: decode.cpp (lanes are head dimensions, bound by memory); many: prefill.cpp (lanes
@@ -32,7 +33,8 @@ class ItemQueue final : public WorkQueue {
   ItemQueue(const ForwardContext& context, int num_threads)
       : context_(context),
         blocks_(ceil_div(context.problem.seqlen_q * context.problem.group(), context.tile_m)),
-        heads_(context.problem.batch * context.problem.num_heads_k),
+        heads_of_sequence_(ceil_div(context.problem.num_heads_k, context.item_heads)),
+        heads_(context.problem.batch * heads_of_sequence_),
         by_head_(heads_ >= kHeadsPerThread * num_threads) {}
 
   WorkItem take() override {
@@ -56,8 +58,9 @@ class ItemQueue final : public WorkQueue {
 
     WorkItem item{};
     item.split_idx = idx % splits;
-    item.head_k = head % problem.num_heads_k;
-    item.sequence = sequence_at(problem, context_.args, head / problem.num_heads_k);
+    item.head_k = head % heads_of_sequence_ * context_.item_heads;
+    item.num_heads_k = min_index(context_.item_heads, problem.num_heads_k - item.head_k);
+    item.sequence = sequence_at(problem, context_.args, head / heads_of_sequence_);
     item.num_splits = context_.splits_of(item.sequence);
     if (item.split_idx >= item.num_splits) return item;
     item.row_begin = m_block * context_.tile_m;
@@ -77,7 +80,7 @@ class ItemQueue final : public WorkQueue {
   }
 
   const ForwardContext& context_;
-  const std::int64_t blocks_, heads_;
+  const std::int64_t blocks_, heads_of_sequence_, heads_;  // heads: as many together as an item has
   const bool by_head_;
   std::atomic<std::int64_t> next_{0};
 };
@@ -104,6 +107,7 @@ void run_simd(const Plan& plan, const ForwardArguments& args, std::span<std::byt
                                active_kernels(),
                                plan.tile_m,
                                plan.tile_n,
+                               plan.item_heads,
                                plan.num_splits,
                                num_split_rows(problem),
                                floats(kPieceSplitOut),

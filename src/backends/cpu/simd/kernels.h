@@ -8,6 +8,7 @@
 
 #include "backends/cpu/sequence.h"
 #include "backends/cuda/kernels/common/key_parts.h"
+#include "dispatch/heuristics_forward.h"
 #include "dispatch/key_parts.h"
 #include "onepass/plan.h"
 #include "problem/attention_problem.h"
@@ -17,21 +18,24 @@ namespace onepass::cpu {
 /// Packed query rows that one register-blocked product handles: 4 vectors of 16 f32 lanes.
 inline constexpr std::int64_t kSubTileM = 64;
 
-/// Up to so many packed rows, an item takes the row-wise path (decode.cpp): it reads K and V where they
-/// lie, while the column-wise path (prefill.cpp) would fill only a part of its lanes.
-inline constexpr std::int64_t kMaxDecodeRows = 16;
-
-/// One piece of work: some packed rows of one (sequence, key head) against a range of key blocks.
-/// Packed row r is query r / group of head head_k * group + r % group.
+/// One piece of work: some packed rows of one (sequence, key head), or of each of several key heads, against
+/// a range of key blocks. Packed row r is query r / group of head head_k * group + r % group.
 struct WorkItem {
   Sequence sequence;
   KeyBand band;
-  std::int64_t head_k;
+  std::int64_t head_k, num_heads_k = 1;   // key heads; more than one only in the row-wise path
   std::int64_t row_begin, row_end;        // packed rows
   std::int64_t n_block_min, n_block_max;  // key blocks of tile_n keys
   std::int64_t split_idx, num_splits;     // of the sequence's keys
 
-  std::int64_t num_rows() const { return row_end - row_begin; }
+  std::int64_t num_rows() const { return row_end - row_begin; }  // of each key head
+  /// The same item of its key head number `h` alone.
+  WorkItem of_head(std::int64_t h) const {
+    WorkItem item = *this;
+    item.head_k += h;
+    item.num_heads_k = 1;
+    return item;
+  }
 };
 
 /// Hands the items of a call to its threads.
@@ -93,6 +97,7 @@ struct ForwardContext {
   const ForwardArguments& args;
   const KernelTable& kernels;
   std::int64_t tile_m, tile_n;
+  std::int64_t item_heads;  // key heads of an item
   std::int64_t num_splits;
   std::int64_t num_split_rows;
   float* split_out;  // (num_splits, num_split_rows, head_dim_v), null when num_splits == 1
@@ -133,11 +138,12 @@ ScoreRule score_rule(const ForwardContext& context, const WorkItem& item);
 struct Scratch {
   float* q;                     // prefill: (sub tiles, head_dim, 64) transposed; decode: (rows, head_dim)
   float* out;                   // prefill: (sub tiles, head_dim_v, 64) transposed; decode: (rows, head_dim_v)
-  float* k;                     // (tile_n, k_stride)
+  float* k;                     // (tile_n, k_stride); decode: the first rows, for a chunk
   float* v;                     // (tile_n, v_stride)
-  float* scores;                // prefill: (tile_n, 64), keys by rows; decode: (16, tile_n)
+  float* scores;                // prefill: (tile_n, 64), keys by rows; decode: (64, tile_n)
   float* bias;                  // as scores; null without bias
-  float* rows;                  // (64, row_stride): rows on their way into or out of the transposed form
+  float* rows;                  // (64, row_stride): rows on their way into or out of the transposed form;
+                                // decode: (rows, head_dim_v), the sums of a tile
   float* line;                  // (2, row_stride): rows on their way into another format
   float* row_max;               // (sub tiles, 64)
   float* row_sum;               // (sub tiles, 64)

@@ -43,11 +43,12 @@ std::size_t Scratch::carve(std::byte* memory, const AttentionProblem& problem, s
   tile_n_padded = round_up(tile_n, 16);
 
   Carver carver(memory);
-  carver.piece(q, sub_tiles * dim * kSubTileM);
-  carver.piece(out, sub_tiles * dim_v * kSubTileM);
+  // Decode takes up to two vectors of a row at a time.
+  carver.piece(q, sub_tiles * round_up(dim, 32) * kSubTileM);
+  carver.piece(out, sub_tiles * round_up(dim_v, 32) * kSubTileM);
   carver.piece(k, tile_n_padded * k_stride);
   carver.piece(v, tile_n_padded * v_stride);
-  carver.piece(scores, tile_n_padded * kSubTileM);
+  carver.piece(scores, std::max(tile_n_padded, kMostCpuTileN) * kSubTileM);
   bias = nullptr;
   if (problem.has_bias) carver.piece(bias, 2 * tile_n_padded * kSubTileM);
   carver.piece(rows, kSubTileM * row_stride);
