@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Time decode on the CPU against reading: which share of the memory's bandwidth attention over 32k keys gets.
 
-One query row for each of B sequences, 32 query heads on 8 key heads, head_dim 128, 32,768 keys, f32 and bf16; K and V as
-[B, S, H, D], as [B, H, S, D], and in pages of 64 in a shuffled order. Beside every case, on the same threads and in the
+One query row for each of B sequences, 32 query heads on 8 key heads, head_dim 128, 32,768 keys, f32, bf16 and f16; K and
+V as [B, S, H, D], as [B, H, S, D], and in pages of 64 and 16 in a shuffled order. Beside every case, on the same threads and in the
 same rounds, torch reads 1 GiB of f32 (`sum` and `dot`; the faster one counts). Results are checked against float64 on
 torch's side first. Writes bench/results/bandwidth_<name>.json, from which make_tables.py makes the tables.
 """
@@ -18,11 +18,11 @@ import cpu_run
 import timing
 from onepass_c import Forward, Library
 
-HEADS_Q, HEADS_K, HEAD_DIM, SEQLEN_K, PAGE = 32, 8, 128, 32768, 64
+HEADS_Q, HEADS_K, HEAD_DIM, SEQLEN_K = 32, 8, 128, 32768
 BATCHES = (1, 8)
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-LAYOUTS = ("bshd", "bhsd", f"page{PAGE}")
-ALLOWED_ERROR = {"f32": 1e-5, "bf16": 1e-2}  # relative, Frobenius norm
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+LAYOUTS = ("bshd", "bhsd", "page64", "page16")
+ALLOWED_ERROR = {"f32": 1e-5, "bf16": 1e-2, "f16": 2e-3}  # relative, Frobenius norm
 COLD_BYTES = 3 << 29  # of K and V that the calls of a case walk at least
 
 
@@ -46,12 +46,13 @@ def calls_of(library: Library, layout: str, q, k, v, threads: int) -> Forward:
     if layout == "bhsd":
         k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
         return Forward(library, q, k, v, out, False, threads)
-    batch, pages = k.shape[0], k.shape[1] // PAGE
+    page = int(layout.removeprefix("page"))
+    batch, pages = k.shape[0], k.shape[1] // page
     order = torch.randperm(batch * pages)
     pools = []
     for t in (k, v):
-        pool = torch.empty(batch * pages, PAGE, HEADS_K, HEAD_DIM, dtype=t.dtype)
-        pool[order] = t.reshape(batch * pages, PAGE, HEADS_K, HEAD_DIM)
+        pool = torch.empty(batch * pages, page, HEADS_K, HEAD_DIM, dtype=t.dtype)
+        pool[order] = t.reshape(batch * pages, page, HEADS_K, HEAD_DIM)
         pools.append(pool)
     used = torch.full((batch,), k.shape[1], dtype=torch.int32)
     return Forward(library, q, *pools, out, False, threads, block_table=order.reshape(batch, pages).int(),
