@@ -68,6 +68,20 @@ void run_steps(const Plan& plan, const BackwardArguments& args, std::span<std::b
   }
 }
 
+std::span<std::byte> bytes_of(verify::GuardedBuffer& memory) {
+  return {static_cast<std::byte*>(memory.data()), memory.size()};
+}
+
+/// Runs the plan on outputs that hold poison, in a workspace between guards.
+void run_on_poison(const Plan& plan, verify::GradientTensors& tensors, verify::GuardedBuffer& memory,
+                   BlockOrder order = BlockOrder::Ascending) {
+  tensors.poison_outputs();
+  int error = 0;
+  ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args, bytes_of(memory), order, error));
+  EXPECT_EQ(error, 0) << "a kernel reports a length out of bounds";
+  EXPECT_TRUE(memory.guards_intact()) << "memory beside the workspace was written";
+}
+
 std::vector<double> gradients(const BackwardArguments& args) {
   std::vector<double> values;
   for (const auto& [name, view] : verify::gradients_of(args)) {
@@ -90,15 +104,10 @@ TEST_P(emulated_backward, agrees_with_float64_and_with_itself_in_any_order_of_bl
   const Plan plan = plan_on(small_device(), tensors);
   ASSERT_EQ(plan.implementation, "sm90_backward");
   verify::GuardedBuffer memory(plan.workspace_bytes());
-  const std::span workspace(static_cast<std::byte*>(memory.data()), memory.size());
   std::vector<double> first;
   for (const BlockOrder order : {BlockOrder::Ascending, BlockOrder::Descending}) {
-    tensors.poison_outputs();
-    int error = 0;
-    ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args, workspace, order, error));
-    EXPECT_EQ(error, 0) << "a kernel reports a length out of bounds";
+    ASSERT_NO_FATAL_FAILURE(run_on_poison(plan, tensors, memory, order));
     expect_right(tensors);
-    EXPECT_TRUE(memory.guards_intact()) << "memory beside the workspace was written";
     if (first.empty()) first = gradients(tensors.args);
     EXPECT_EQ(gradients(tensors.args), first);
   }
@@ -120,14 +129,8 @@ TEST(emulated_backward_parts, run_in_the_memory_of_the_largest) {
       EXPECT_EQ(plan.parts.back().problem->num_heads_k, heads_of_most);
       EXPECT_LT(plan.workspace_bytes(), whole.workspace_bytes());
       verify::GuardedBuffer memory(plan.workspace_bytes());
-      tensors.poison_outputs();
-      int error = 0;
-      ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
-                                        {static_cast<std::byte*>(memory.data()), memory.size()},
-                                        BlockOrder::Ascending, error));
-      EXPECT_EQ(error, 0);
+      ASSERT_NO_FATAL_FAILURE(run_on_poison(plan, tensors, memory));
       expect_right(tensors);
-      EXPECT_TRUE(memory.guards_intact());
     }
   }
 }
@@ -143,9 +146,7 @@ TEST(emulated_backward_indices, whatever_they_are_a_launch_ends_and_stays_in_its
     for (const TensorView* view : {&tensors.args.forward.cu_seqlens_q, &tensors.args.forward.cu_seqlens_k})
       std::copy(offsets.begin(), offsets.end(), static_cast<int*>(view->data));
     int error = 0;
-    ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
-                                      {static_cast<std::byte*>(memory.data()), memory.size()},
-                                      BlockOrder::Ascending, error));
+    ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args, bytes_of(memory), BlockOrder::Ascending, error));
     EXPECT_TRUE(memory.guards_intact());
     for (const verify::CaseTensors::Buffer& buffer : tensors.buffers)
       EXPECT_TRUE(buffer.memory->guards_intact()) << buffer.name;
@@ -164,11 +165,7 @@ TEST(emulated_backward_invariant, neither_multiprocessors_nor_other_heads_change
       const Plan plan = plan_on(device, tensors);
       EXPECT_EQ(plan.parts.size(), num_processors == 2 ? 2U : 0U);
       verify::GuardedBuffer memory(plan.workspace_bytes());
-      tensors.poison_outputs();
-      int error = 0;
-      ASSERT_NO_FATAL_FAILURE(run_steps(plan, tensors.args,
-                                        {static_cast<std::byte*>(memory.data()), memory.size()},
-                                        BlockOrder::Ascending, error));
+      ASSERT_NO_FATAL_FAILURE(run_on_poison(plan, tensors, memory));
       if (first.empty()) first = gradients(tensors.args);
       EXPECT_EQ(gradients(tensors.args), first) << num_processors;
     }

@@ -118,20 +118,31 @@ INSTANTIATE_TEST_SUITE_P(cases, emulated_staying_decode, ::testing::ValuesIn(kSt
 
 // ---- what device memory holds
 
-constexpr const char* kPagedCase = "bf16_b3_hq8_hk2_sq1_sk200_d128_page16_ragged_split2";
+// Pages that are copied as boxes, and pages that are gathered key by key.
+constexpr const char* kPagedCases[] = {"bf16_b3_hq8_hk2_sq1_sk200_d128_page16_ragged_split2",
+                                       "bf16_b3_hq8_hk2_sq1_sk200_d128_page5_ragged_split2"};
 
 int* ints_of(const TensorView& view) { return static_cast<int*>(view.data); }
 
 /// A plan of tensors whose indices change between its runs, as a graph replays it.
 struct PagedCall {
-  verify::CaseTensors tensors = verify::make_tensors(parse_case(kPagedCase));
+  explicit PagedCall(const char* text) : tensors(verify::make_tensors(parse_case(text))) {
+    EXPECT_EQ(forward_kernel(plan)->spec.gather, text == kPagedCases[1]);
+  }
+  verify::CaseTensors tensors;
   Plan plan = plan_on(emulated_device("h200", kDecodeInstructions), tensors);
   verify::GuardedBuffer memory{plan.workspace_bytes()};
   Call call{plan, tensors.args, {static_cast<std::byte*>(memory.data()), memory.size()}};
 };
 
-TEST(emulated_decode_indices, lengths_are_read_by_each_run) {
-  PagedCall paged;
+class emulated_decode_indices : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(boxes_and_gathered, emulated_decode_indices, ::testing::ValuesIn(kPagedCases),
+                         [](const auto& each) {
+                           return std::string(each.index == 0 ? "boxes" : "gathered");
+                         });
+
+TEST_P(emulated_decode_indices, lengths_are_read_by_each_run) {
+  PagedCall paged(GetParam());
   int* const used = ints_of(paged.tensors.args.seqused_k);
   for (const int change :
        {0, -1, -15, -1000}) {  // shorter: pages past the first lengths lead out of the pool
@@ -144,9 +155,9 @@ TEST(emulated_decode_indices, lengths_are_read_by_each_run) {
   }
 }
 
-TEST(emulated_decode_indices, a_page_outside_the_pool_is_reported_and_not_read) {
+TEST_P(emulated_decode_indices, a_page_outside_the_pool_is_reported_and_not_read) {
   for (const int page : {-1, 1 << 20}) {
-    PagedCall paged;
+    PagedCall paged(GetParam());
     ints_of(paged.tensors.args.block_table)[0] = page;  // of the first sequence, which has keys
     ints_of(paged.tensors.args.seqused_k)[0] = 16;
     ASSERT_NO_FATAL_FAILURE(paged.call.run(BlockOrder::Ascending));
@@ -154,8 +165,8 @@ TEST(emulated_decode_indices, a_page_outside_the_pool_is_reported_and_not_read) 
   }
 }
 
-TEST(emulated_decode_indices, a_length_past_the_plans_bound_is_cut_and_reported) {
-  PagedCall paged;
+TEST_P(emulated_decode_indices, a_length_past_the_plans_bound_is_cut_and_reported) {
+  PagedCall paged(GetParam());
   ints_of(paged.tensors.args.seqused_k)[1] = 1 << 30;
   ASSERT_NO_FATAL_FAILURE(paged.call.run(BlockOrder::Ascending));
   EXPECT_NE(paged.call.error(), 0);
@@ -195,7 +206,7 @@ void check_any_indices(const DeviceInfo& device, const char* text) {
   }
 }
 
-TEST(emulated_decode_indices, whatever_they_are_a_launch_ends_and_stays_in_its_memory) {
+TEST(emulated_decode_any_indices, whatever_they_are_a_launch_ends_and_stays_in_its_memory) {
   const DeviceInfo device = emulated_device("h200", kDecodeInstructions);
   for (const EmulatedCase& each : kDecodeCases) check_any_indices(device, each.text);
   for (const EmulatedCase& each : kStayingDecodeCases) {
