@@ -26,19 +26,39 @@ int choose_tile_n(const AttentionProblem& p) {
   return std::max(p.head_dim, p.head_dim_v) <= 128 ? 128 : cuda::kBackwardWideKeys;
 }
 
+/// What the tiles of a key head read and add to, again and again: Q, dO and dQ's sums of its query heads.
+std::int64_t bytes_per_head(const AttentionProblem& p) {
+  const std::int64_t row = 2 * (p.head_dim + p.head_dim_v) + 4 * p.head_dim;
+  return std::max<std::int64_t>(1, p.seqlen_q * (p.num_heads_q / p.num_heads_k) * row);
+}
+
+/// About as many heads at a time, in groups of one size as far as that goes.
+std::int64_t even_group(std::int64_t heads, std::int64_t at_a_time) {
+  if (heads <= at_a_time) return std::max<std::int64_t>(heads, 1);
+  return ceil_div(heads, heads / at_a_time);
+}
+
+/// A tile that adds to dQ waits for its neighbour of the same head. With several heads by turns the two start at
+/// different times, so that one's delays are not the other's; but the heads' data should stay in the L2 cache, at
+/// least where tiles of different lengths spread over them. Factors measured (bench/LOG.md).
 Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& device) {
   const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, choose_tile_n(p));
   Sm90BackwardOrder order;
   order.num_tiles = heads * n_blocks;
   if (order.num_tiles == 0) return order;
-  // As many heads as the multiprocessors hold tiles of. With a mask the last ones fill the end of the launch
-  // with short tiles; without one all tiles are alike, and heads by turns hide that a tile waits for its
-  // neighbour.
-  const std::int64_t at_once =
-      p.unmasked() ? device.num_processors / n_blocks : (device.num_processors + n_blocks / 2) / n_blocks;
-  order.ascending_group = std::clamp<std::int64_t>(at_once, 1, heads);
-  // Which heads are the last ones depends on the batch and the multiprocessors.
-  if (!p.unmasked()) order.descending_heads = p.batch_invariant ? heads : heads - order.ascending_group;
+  const std::int64_t cached_heads = device.l2_bytes / 2 / bytes_per_head(p);
+  const std::int64_t resident_heads = (device.num_processors + n_blocks / 2) / n_blocks;  // by their tiles
+  if (p.unmasked()) {
+    order.ascending_group =
+        even_group(heads, std::max(resident_heads, std::clamp<std::int64_t>(cached_heads / 2, 4, 16)));
+    return order;
+  }
+  // The last heads fill the end of the launch with short tiles. Which ones these are depends on the batch and the
+  // multiprocessors.
+  order.ascending_group =
+      std::min(heads, std::max(std::clamp<std::int64_t>(cached_heads, 1, 8), resident_heads));
+  order.descending_heads = p.batch_invariant ? heads : heads - order.ascending_group;
+  order.descending_group = even_group(order.descending_heads, std::clamp<std::int64_t>(cached_heads, 1, 4));
   return order;
 }
 

@@ -14,6 +14,7 @@ namespace onepass {
 struct Sm90BackwardOrder {
   std::int64_t num_tiles = 0;
   std::int64_t descending_heads = 0;  // of keys, of all sequences: the first ones
+  std::int64_t descending_group = 1;  // of those: how many take turns
   std::int64_t ascending_group = 1;   // of the others: how many take turns
 
   bool operator==(const Sm90BackwardOrder&) const = default;

@@ -12,6 +12,7 @@
 #include <new>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/emulator/shared_memory.h"
@@ -98,7 +99,9 @@ struct Meeting {
 
 struct Barrier {
   int expected = 0;
-  std::vector<int> arrived;  // threads
+  std::vector<int> arrived;              // threads
+  std::vector<int> passed;               // of those, the ones that did not wait
+  SharedMemory::Knowledge published{};  // by them
 };
 
 std::string barrier_name(int id) {
@@ -161,6 +164,7 @@ class Block {
     std::abort();  // setcontext does not return
   }
   void sync_barrier(int id, int num_threads);
+  void arrive_at_barrier(int id, int num_threads);
   void meet_warp(const char* instruction, void* operands, void (*compute)(const LaneOperands&));
   void run_thread();
 
@@ -173,6 +177,8 @@ class Block {
   void wake_for_counts();
 
  private:
+  Barrier& barrier_at(int id, int num_threads);
+  void finish_barrier(int id);
   Mbarrier& mbarrier_at(std::int64_t address, const char* instruction);
   bool finish_phase(Mbarrier& barrier, bool deliver);
   void wake(Mbarrier& barrier);
@@ -292,7 +298,7 @@ std::string Block::describe_deadlock() const {
   return text;
 }
 
-void Block::sync_barrier(int id, int num_threads) {
+Barrier& Block::barrier_at(int id, int num_threads) {
   if (id < 0 || id >= kNumBarriers) fail(fmt::format("thread {}: there is no barrier {}", current(), id));
   Barrier& barrier = barriers_[static_cast<std::size_t>(id)];
   if (barrier.arrived.empty()) barrier.expected = num_threads;
@@ -300,21 +306,52 @@ void Block::sync_barrier(int id, int num_threads) {
     fail(fmt::format("thread {} comes to {} with a count of {}, others with {}", current(), barrier_name(id),
                      num_threads, barrier.expected));
   }
+  return barrier;
+}
+
+void Block::sync_barrier(int id, int num_threads) {
+  Barrier& barrier = barrier_at(id, num_threads);
   barrier.arrived.push_back(current());
   if (static_cast<int>(barrier.arrived.size()) < num_threads) return wait(barrier_name(id));
+  finish_barrier(id);
+}
 
-  std::vector<int> arrived;
-  arrived.swap(barrier.arrived);
+/// For all lanes of the current warp.
+void Block::arrive_at_barrier(int id, int num_threads) {
+  Barrier& barrier = barrier_at(id, num_threads);
+  const int warp = place().warp;
+  if (std::find(barrier.passed.begin(), barrier.passed.end(), 32 * warp) != barrier.passed.end()) {
+    fail(fmt::format("warp {} comes to {} for the second time, and others have not come yet", warp,
+                     barrier_name(id)));
+  }
+  SharedMemory::instance().join({&warp, 1});
+  const SharedMemory::Knowledge published = SharedMemory::instance().publish(place());
+  for (std::size_t w = 0; w < published.size(); ++w)
+    barrier.published[w] = std::max(barrier.published[w], published[w]);
+  for (int thread = 32 * warp; thread < 32 * warp + 32; ++thread) {
+    barrier.arrived.push_back(thread);
+    barrier.passed.push_back(thread);
+  }
+  if (static_cast<int>(barrier.arrived.size()) >= num_threads) finish_barrier(id);
+}
+
+void Block::finish_barrier(int id) {
+  const Barrier finished = std::exchange(barriers_[static_cast<std::size_t>(id)], {});
+  std::vector<int> arrived = finished.arrived;
   std::sort(arrived.begin(), arrived.end());
-  std::vector<int> warps;
+  std::vector<int> warps;  // that waited
   for (std::size_t i = 0; i < arrived.size(); i += 32) {
     if (arrived[i] % 32 != 0 || arrived[i + 31] != arrived[i] + 31) {
       fail(fmt::format("{} was met by parts of warps: threads {}", barrier_name(id), ranges(arrived)));
     }
-    warps.push_back(arrived[i] / 32);
+    if (std::find(finished.passed.begin(), finished.passed.end(), arrived[i]) == finished.passed.end())
+      warps.push_back(arrived[i] / 32);
   }
   SharedMemory::instance().join(warps);
-  for (const int thread : arrived) release(thread);
+  for (const int warp : warps) {
+    SharedMemory::instance().learn({warp, 0}, finished.published);
+    for (int thread = 32 * warp; thread < 32 * warp + 32; ++thread) release(thread);
+  }
 }
 
 void Block::meet_warp(const char* instruction, void* operands, void (*compute)(const LaneOperands&)) {
@@ -496,6 +533,15 @@ std::shared_ptr<void>& thread_storage() { return running->thread().storage; }
 void fault(const std::string& text) { running->fail(text); }
 
 void sync_barrier(int id, int num_threads) { running->sync_barrier(id, num_threads); }
+void arrive_at_barrier(int id, int num_threads) {
+  struct Arrival {
+    int id, num_threads;
+  } arrival{id, num_threads};
+  meet_warp("bar.arrive", &arrival, [](const LaneOperands& lanes) {
+    const auto& first = *static_cast<const Arrival*>(lanes[0]);
+    running->arrive_at_barrier(first.id, first.num_threads);
+  });
+}
 void sync_block() { running->sync_barrier(0, running->num_threads()); }
 void sync_warp() {
   meet_warp("__syncwarp", nullptr, [](const LaneOperands&) {

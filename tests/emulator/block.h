@@ -49,6 +49,8 @@ std::shared_ptr<void>& thread_storage();
 
 /// Waits until num_threads threads, in whole warps, have come to barrier `id`; 0 is the one of __syncthreads.
 void sync_barrier(int id, int num_threads);
+/// The same without waiting, for all lanes of a warp: those that wait learn what the warp did before.
+void arrive_at_barrier(int id, int num_threads);
 void sync_block();
 void sync_warp();
 

@@ -79,6 +79,42 @@ TEST(emulator, a_named_barrier_orders_its_own_warps_only) {
   EXPECT_THAT(fault_of(96, [&] { kernel(2); }), HasSubstr("which thread 0 wrote with no barrier between"));
 }
 
+TEST(emulator, those_that_arrive_at_a_named_barrier_go_on_and_those_that_wait_see_what_they_did_before) {
+  const auto kernel = [](int written_late) {
+    if (warp() == 0) {
+      write(thread());
+      cuda::named_barrier_arrive(1, 64);
+      if (thread() == written_late) write(thread());
+    } else {
+      cuda::named_barrier_sync(1, 64);
+      read(0);
+    }
+  };
+  EXPECT_EQ(fault_of(64, [&] { kernel(1); }), "");
+  EXPECT_THAT(fault_of(64, [&] { kernel(0); }), HasSubstr("with no barrier between"));
+}
+
+TEST(emulator, who_arrives_at_a_named_barrier_does_not_learn_what_others_did) {
+  const auto kernel = [] {
+    if (warp() == 0) {
+      write(thread());
+      cuda::named_barrier_sync(1, 64);
+    } else {
+      cuda::named_barrier_arrive(1, 64);
+      read(0);
+    }
+  };
+  EXPECT_THAT(fault_of(64, kernel), HasSubstr("with no barrier between"));
+}
+
+TEST(emulator, a_warp_that_arrives_twice_before_the_others_is_noticed) {
+  const auto kernel = [] {
+    if (warp() == 0) cuda::named_barrier_arrive(1, 128);
+    cuda::named_barrier_arrive(1, 128);
+  };
+  EXPECT_THAT(fault_of(64, kernel), HasSubstr("for the second time"));
+}
+
 TEST(emulator, a_barrier_that_some_threads_never_reach_is_a_deadlock_with_its_name) {
   const std::string fault = fault_of(96, [] {
     if (warp() == 0) return;

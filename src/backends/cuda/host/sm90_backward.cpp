@@ -37,6 +37,7 @@ Sm90BackwardParams sm90_backward_params(const Plan& plan, const PlannedKernel& k
       static_cast<int>(gradient_rows_per_head(packed, p.batch, p.seqlen_q, p.total_q) / spec.tile_m);
   params.n_blocks = static_cast<int>((p.seqlen_k + spec.tile_n - 1) / spec.tile_n);
   params.descending_heads = static_cast<int>(order.descending_heads);
+  params.descending_group = static_cast<int>(order.descending_group);
   params.ascending_group = static_cast<int>(order.ascending_group);
   params.num_tiles = static_cast<int>(order.num_tiles);
   return params;

@@ -8,13 +8,15 @@
 // Roles      warpgroup 0: one thread draws tiles and issues the copies; two others, by turns of a step, add dQ to
 //            global memory. Warpgroups 1 and 2: 64 keys each of S^T = K Q^T, dP^T = V dO^T, dV and dK, all but
 //            the first two with P^T, dS^T in registers; of dQ = dS K each half of the columns (kTileM 64) or of
-//            the rows (128), with dS of both through shared memory
+//            the rows (128), with dS of both through shared memory. They take turns with the tensor cores:
+//            one's products run while the other makes P and dS
 // Wide       past head_dim 128 (kTileN 64): both warpgroups have all keys and half of the columns of dV, dK and dQ,
 //            and both make S and dP; one thread adds dQ
-// Pipeline   kStages of Q and lse, dO and delta, and dQ, two of dS. A step: dP issued behind S, P under dP; dS;
-//            barrier of both warpgroups; products of dQ, dV and dK, and dQ leaves under the last two. But for
-//            wide heads (kAhead) S of the next step is issued behind them. Nothing is in flight at the
-//            edge of the loop but that S, whose wait stands behind it: else ptxas serialises the products
+// Pipeline   kStages of Q and lse, dO and delta, and dQ, two of dS. A step: P and dS; the turn; products of dQ, dV
+//            and dK, and dQ leaves under the last two; S of the next step behind them, and dP; the turn goes to
+//            the other. dQ is of this step in the second warpgroup and of the one before in the first, which is
+//            ahead. Nothing is in flight at the edge of the loop but S and dP, whose waits stand behind it: else
+//            ptxas serialises the products. Wide heads: no turns, a barrier of both in each step
 // dQ         f32 sums in global memory, in the order of the products' registers, added by the tensor memory
 //            accelerator 16 KB or more at a time. Order: backward_tiles.cuh; who adds first stores instead
 // Declines   score terms, a scale that is not positive, head dims past 256 (heuristics_sm90_backward.cpp)
@@ -66,13 +68,15 @@ struct BackwardSm90 {
   static constexpr int kDqFloats = 2 * kDqRegisters * 128;
   static constexpr int kDkRegisters = (kWide ? kColumns / 2 : Spec::kHeadDim) / 2;
   static constexpr int kDvRegisters = (kWide ? kColumnsV / 2 : Spec::kHeadDimV) / 2;
-  static constexpr bool kAhead = !kWide;
+  static constexpr bool kAhead = !kWide;  // S of the next step is issued before this one's end
+  static constexpr int kClearing = kWide ? 256 : 128;  // threads that clear what no pair needs
   static constexpr bool kKeeps = kAhead && kTileM == 64;  // what steps ask of the tile and of lse
   // P is made before the wait for dP, and delta loaded: faster with a mask at head_dim 128 (bench/LOG.md).
   static constexpr bool kHoldsOrder = kKeeps && Spec::kMaskEnd;
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-  enum NamedBarrier { kScores = 1, kClear };
+  static constexpr int kRowShift = 20;
+  enum NamedBarrier { kScores = 1, kClear, kOwn, kTurn = kOwn + 2 };  // kOwn, kTurn: one of each warpgroup
   static constexpr int kNoRow = -(1 << 30);  // row0 of no step
 
   static_assert(kWide ? kTileM == 64 : kTileN == 128 && (kTileM == 64 || kTileM == 128),
@@ -109,7 +113,8 @@ struct BackwardSm90 {
   // Of a consumer.
   int consumer;  // index of the warpgroup
   int row0;      // of the step
-  Uint32 descriptor_base, rows_address, dscores_address, dq_address;
+  Uint32 descriptor_base;
+  Uint32 places;  // two in one register: where the lane's dS goes, and (kRowShift) bytes to the thread's first row
   StepBounds bounds;  // of the tile, with kKeeps
   float s[kTileM / 2], dp[kTileM / 2];
   float dk[kDkRegisters], dv[kDvRegisters];
@@ -206,6 +211,8 @@ struct BackwardSm90 {
       const bool exists = number < all.num_tiles;
       if (exists && !find_backward_tile<Spec>(all, number, tile)) continue;
       tile.exists = exists;
+      tile.first_step = at.count;
+      if (exists) at.count += p.group.divisor * max(tile.m_max - tile.m_min, 0);
       mbarrier_arrive(&barriers.work_full[work_at.index()]);
       if (!exists) return;
       mbarrier_wait(&barriers.work_wanted, work_at.count & 1);
@@ -283,18 +290,21 @@ struct BackwardSm90 {
   /// The thread's first query of a step; it has this one and the next of every eight.
   ONEPASS_DEVICE static int own_row() { return 2 * (thread_index_again() & 3); }
 
+  /// Whether this warpgroup clears rows. One that is ahead does for both: the other's turn comes after.
+  ONEPASS_DEVICE bool clears() const { return kWide || consumer == 0; }
+
   /// Rows of a tile in shared memory outside [begin, end) become zeros: what no pair of the tile needs must not
-  /// get into the others, whatever it holds (0 * NaN). Both warpgroups.
+  /// get into the others, whatever it holds (0 * NaN). All that clear (kClearing).
   template <int kDim, int kRows>
   ONEPASS_DEVICE static void clear_rows(Uint32 shared, int begin, int end) {
     if (begin <= 0 && end >= kRows) return;
 #pragma unroll 1  // rare
-    for (int piece = thread_index_again() - 128; piece < kRows * column_blocks(kDim) * 8; piece += 256) {
+    for (int piece = thread_index_again() - 128; piece < kRows * column_blocks(kDim) * 8; piece += kClearing) {
       const int row = piece / 8 % kRows;  // of 16 bytes
       if (row < begin || row >= end) store_shared(shared + piece * 16, uint4{0, 0, 0, 0});
     }
     fence_proxy_async();
-    named_barrier_sync(kClear, 256);
+    named_barrier_sync(kClear, kClearing);
   }
 
   /// Read from the tile where they are used, unless registers are there to keep them: between the last product of
@@ -325,6 +335,7 @@ struct BackwardSm90 {
   /// Of the step's queries, those that see a key of the tile stay.
   template <int kDim>
   ONEPASS_DEVICE void clear_queries(const BackwardTile& tile, Uint32 shared) const {
+    if (!clears()) return;
     const StepBounds of = bounds_of(tile);
     clear_rows<kDim, kTileM>(shared, of.cleared_below - row0, of.cleared_beyond - row0);
   }
@@ -332,6 +343,7 @@ struct BackwardSm90 {
   /// Of the tile's keys, those that a query sees stay.
   template <int kDim>
   ONEPASS_DEVICE void clear_keys(const BackwardTile& tile, Uint32 shared) const {
+    if (!clears()) return;
     const int key0 = tile.n_block * kTileN;
     const int rows = (p.cu_seqlens_k.data != nullptr ? p.total_k - tile.seq.k_row0 : p.seqlen_k);
     int seen_end = tile.seq.seqlen_k;
@@ -356,8 +368,8 @@ struct BackwardSm90 {
   }
 
   ONEPASS_DEVICE float2 load_row_pair(int rows, int stage, int i) const {
-    const Uint32 own = kKeeps ? rows_address : at_byte(kAt.lse) + own_row() * 4;
-    return load_shared_pair(own + (rows - kAt.lse) + stage * kRowBytes + i * 32);
+    const Uint32 own = kKeeps ? places >> kRowShift : own_row() * 4;
+    return load_shared_pair(at_byte(rows) + own + stage * kRowBytes + i * 32);
   }
   ONEPASS_DEVICE void load_rows(int rows, int stage) {
 #pragma unroll
@@ -403,6 +415,7 @@ struct BackwardSm90 {
     Spec::dprobability_product(dp, descriptor(kAt.values + consumer * kOwnKeys, 16),
                                descriptor(kAt.dout + at.index() * kOutBytes, 16));
     wgmma_commit();
+    if constexpr (!kWide) give_turn();
     wgmma_wait<1>();
     pin(s);
     if (is_masked(tile)) mask_scores(tile);
@@ -424,7 +437,12 @@ struct BackwardSm90 {
     pin(dp);
   }
 
-  ONEPASS_DEVICE int score_stage() const { return at.count & 1; }
+  /// The tensor cores are this warpgroup's: the other makes P and dS of its keys meanwhile. Also orders what one
+  /// wrote into shared memory before it passed the turn.
+  ONEPASS_DEVICE void take_turn() const { named_barrier_sync(kTurn + consumer, 256); }
+  ONEPASS_DEVICE void give_turn() const { named_barrier_arrive(kTurn + (consumer ^ 1), 256); }
+
+  ONEPASS_DEVICE static int score_stage(Round<kStages> step) { return step.count & 1; }
 
   /// What the lane addresses of dS, which is queries x keys in shared memory: a warp's 16 keys are two pieces of
   /// 16 bytes of a row.
@@ -446,12 +464,21 @@ struct BackwardSm90 {
             ElementTraits<Element>::pack(s[e] * (dp[e] - delta.x), s[e + 1] * (dp[e + 1] - delta.y));
       }
     }
-    const Uint32 target = dscores_address + score_stage() * kScoreBytes;
+    const Uint32 target = (places & ((1u << kRowShift) - 1)) + score_stage(at) * kScoreBytes;
 #pragma unroll
     for (int k = 0; k < kTileM / 16; ++k) {
       const bool own = !kWide || k / (kTileM / 32) == consumer;  // of what both have made
       if (own) stmatrix_x4_trans(target + k * 2048, dscores + 4 * k);
     }
+    fence_proxy_async();
+  }
+  /// Of the step before the first: the first warpgroup makes a dQ of it that nobody uses, since ptxas serialises
+  /// products that are not always made.
+  ONEPASS_DEVICE void clear_dscores() const {
+    const Uint32 target = at_byte(kAt.dscores) + (kBackwardScoreStages - 1) * kScoreBytes;
+#pragma unroll 1
+    for (int piece = thread_index_again() - 128; piece < kScoreBytes / 16; piece += 256)
+      store_shared(target + piece * 16, uint4{0, 0, 0, 0});
     fence_proxy_async();
   }
 
@@ -462,7 +489,8 @@ struct BackwardSm90 {
     pin(dv);
     pin(probabilities);
     wgmma_fence();
-    Spec::dv_product(dv, probabilities, descriptor(kAt.dout + at.index() * kOutBytes + own_half(kOutBytes), kTileM * 128), 1);
+    Spec::dv_product(dv, probabilities,
+                     descriptor(kAt.dout + at.index() * kOutBytes + own_half(kOutBytes), kTileM * 128), 1);
     wgmma_commit();
   }
   ONEPASS_DEVICE void finish_dv() {
@@ -474,56 +502,75 @@ struct BackwardSm90 {
     pin(dk);
     pin(dscores);
     wgmma_fence();
-    Spec::dk_product(dk, dscores, descriptor(kAt.queries + at.index() * kQueryBytes + own_half(kQueryBytes), kTileM * 128), 1);
+    Spec::dk_product(dk, dscores,
+                     descriptor(kAt.queries + at.index() * kQueryBytes + own_half(kQueryBytes), kTileM * 128), 1);
     wgmma_commit();
   }
-  ONEPASS_DEVICE void start_dq(float (&dq)[kDqRegisters]) {
+  ONEPASS_DEVICE void start_dq(float (&dq)[kDqRegisters], Round<kStages> step) {
     forget(dq);
     wgmma_fence();
     const int own_rows = kSplitRows ? consumer * 64 * 128 : 0;
     const int own_columns = kSplitRows ? 0 : consumer * (kDqRegisters / 32) * kTileN * 128;
-    Spec::dq_product(dq, descriptor(kAt.dscores + score_stage() * kScoreBytes + own_rows, 16),
+    Spec::dq_product(dq, descriptor(kAt.dscores + score_stage(step) * kScoreBytes + own_rows, 16),
                      descriptor(kAt.keys + own_columns, kTileN * 128));
     wgmma_commit();
   }
 
   /// To shared memory, from where the dQ writer of the stage takes it.
-  ONEPASS_DEVICE void hand_over_dq(const float (&dq)[kDqRegisters]) {
-    mbarrier_wait(&barriers.dq_empty[at.index()], at.parity() ^ 1);
-    const Uint32 target = dq_address + at.index() * 2 * kDqHalfBytes;
+  ONEPASS_DEVICE void hand_over_dq(const float (&dq)[kDqRegisters], Round<kStages> step) {
+    mbarrier_wait(&barriers.dq_empty[step.index()], step.parity() ^ 1);
+    const Uint32 own = at_byte(kAt.dq) + consumer * kDqHalfBytes + (thread_index_again() & 127) * 16;
+    const Uint32 target = own + step.index() * 2 * kDqHalfBytes;
 #pragma unroll
     for (int i = 0; i < kDqRegisters / 4; ++i)
       store_shared(target + i * 2048, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-    release(&barriers.dq_full[at.index()]);
+    release(&barriers.dq_full[step.index()]);
   }
 
-  /// The products of a step whose P and dP are there. With kAhead S of the next one is in flight after, unless
-  /// this is the last; row0 is that one's.
+  /// The step whose dQ the warpgroup makes at this one: the first does not wait for dS of the second, a turn behind.
+  ONEPASS_DEVICE Round<kStages> dq_step() const { return {at.count - 1 + consumer}; }
+
+  /// The products of a step whose P and dP are there. S of the next one is in flight after, unless this is the
+  /// last; row0 is that one's.
   template <bool kLast>
   ONEPASS_DEVICE void multiply(const BackwardTile& tile) {
-    constexpr bool kStartsNext = kAhead && !kLast;
+    constexpr bool kStartsNext = !kLast;
+    const Round<kStages> of_dq = dq_step();
+    const bool has_dq = of_dq.count >= tile.first_step;
     make_dscores();
     pack_probabilities();
     if constexpr (!kKeeps) start_dv();
-    named_barrier_sync(kScores, 256);
+    take_turn();
     float dq[kDqRegisters];
-    start_dq(dq);
+    start_dq(dq, of_dq);
     if constexpr (kKeeps) start_dv();
     start_dk();
     wgmma_wait<kKeeps ? 2 : 1>();
     pin(dq);
     if constexpr (!kKeeps) finish_dv();
-    hand_over_dq(dq);
+    if (has_dq) hand_over_dq(dq, of_dq);
+    named_barrier_sync(kOwn + consumer, 128);  // all warps have read what the next step's dS replaces
     Round<kStages> next = at;
     next.advance();
     if constexpr (!kLast) await_queries(tile, next);
     if constexpr (kStartsNext) start_scores(next);
+    if constexpr (kLast) give_turn();  // otherwise behind dP of the next
     wgmma_wait<kStartsNext ? 1 : 0>();
     pin(dk);
     pin(dscores);
     if constexpr (kKeeps) finish_dv();
     release(&barriers.q_empty[at.index()]);
     at = next;
+  }
+  /// dQ of the last step of a tile, of the warpgroup that is a step behind with it.
+  ONEPASS_DEVICE void multiply_rest() {
+    if (consumer != 0) return;
+    take_turn();
+    float dq[kDqRegisters];
+    start_dq(dq, dq_step());
+    wgmma_wait<0>();
+    pin(dq);
+    hand_over_dq(dq, dq_step());
   }
 
   /// The same of wide heads: dV and dK come first, as dQ needs the registers of P and dS.
@@ -540,10 +587,10 @@ struct BackwardSm90 {
     pin(dscores);
     release(&barriers.q_empty[at.index()]);
     float dq[kDqRegisters];
-    start_dq(dq);
+    start_dq(dq, at);
     wgmma_wait<0>();
     pin(dq);
-    hand_over_dq(dq);
+    hand_over_dq(dq, at);
     at.advance();
     if constexpr (!kLast) await_queries(tile, at);
   }
@@ -573,6 +620,7 @@ struct BackwardSm90 {
     int heads = p.group.divisor, steps = start_head();  // left
     clear_keys<Spec::kHeadDim>(tile, at_byte(kAt.keys));
     clear_keys<Spec::kHeadDimV>(tile, at_byte(kAt.values));
+    if (!kWide && consumer != 0) take_turn();  // the first has it since the tile before
     await_queries(tile, at);
     if constexpr (kAhead) start_scores(at);
     make_probabilities(tile);
@@ -587,6 +635,7 @@ struct BackwardSm90 {
       make_probabilities(tile);
     }
     multiply_step<true>(tile);
+    if constexpr (!kWide) multiply_rest();
   }
 
   /// The warpgroup's columns of a row; of wide heads the second may have zeros past the end.
@@ -625,10 +674,8 @@ struct BackwardSm90 {
 
   ONEPASS_DEVICE void consume() {
     descriptor_base = shared_base >> 4;
-    rows_address = at_byte(kAt.lse) + own_row() * 4;
-    dscores_address = find_dscores_address();
-    if constexpr (kKeeps) keep(dscores_address);
-    dq_address = at_byte(kAt.dq) + consumer * kDqHalfBytes + (static_cast<int>(threadIdx.x) & 127) * 16;
+    places = find_dscores_address() | static_cast<Uint32>(own_row()) * 4 << kRowShift;
+    if constexpr (kKeeps) keep(places);
     for (; more_work(); work_at.advance()) {
       const BackwardTile& tile = barriers.work[work_at.index()];
 #pragma unroll
@@ -650,6 +697,7 @@ struct BackwardSm90 {
       if (shared_base % kSwizzleBytes != 0) __trap();  // the entry asks for this alignment
       init_barriers();
     }
+    if (!kWide && warpgroup != 0) clear_dscores();
     __syncthreads();
     if (warpgroup == 0) {
       give_registers<kProducerRegisters>();

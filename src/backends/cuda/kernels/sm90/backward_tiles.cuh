@@ -28,7 +28,8 @@ struct BackwardTile {
   int m_min, m_max;            // blocks of queries, of each query head of the group; none where equal
   int row_block0;              // index of block 0 of the group's first query head
   int descending;
-  int unused[2];
+  int first_step;              // index of the first among all steps of the block
+  int unused;
 
   ONEPASS_DEVICE BasicKeyBand<int> band() const { return {band_lower, band_upper}; }
 };
@@ -44,19 +45,15 @@ ONEPASS_DEVICE BasicTileRange<int> visited_blocks(BasicKeyBand<int> band, const 
 template <class Spec>
 ONEPASS_DEVICE bool find_backward_tile(const Sm90BackwardParams& all, int tile, BackwardTile& found) {
   const ForwardParams& p = all.backward.forward;
-  const int first_ascending = all.descending_heads * all.n_blocks;
-  int head, n_block;  // head: of all sequences
-  if (tile < first_ascending) {
-    head = tile / all.n_blocks;
-    n_block = (head + 1) * all.n_blocks - 1 - tile;
-  } else {
-    const int heads = p.batch * p.num_heads_k - all.descending_heads;
-    const int group_tiles = all.ascending_group * all.n_blocks, i = tile - first_ascending;
-    const int group = i / group_tiles, first_head = group * all.ascending_group;
-    const int together = min(all.ascending_group, heads - first_head), within = i - group * group_tiles;
-    n_block = within / together;
-    head = all.descending_heads + first_head + within - n_block * together;
-  }
+  const bool descending = tile < all.descending_heads * all.n_blocks;
+  const int first = descending ? 0 : all.descending_heads;  // head: of all sequences
+  const int heads = descending ? all.descending_heads : p.batch * p.num_heads_k - all.descending_heads;
+  const int group_heads = descending ? all.descending_group : all.ascending_group;
+  const int i = tile - first * all.n_blocks, group = i / (group_heads * all.n_blocks);
+  const int together = min(group_heads, heads - group * group_heads);
+  const int within = i - group * group_heads * all.n_blocks, round = within / together;
+  const int head = first + group * group_heads + within - round * together;
+  const int n_block = descending ? all.n_blocks - 1 - round : round;
   const int batch_idx = head / p.num_heads_k;
   const Sequence seq = sequence_at(p, batch_idx, true);
   const int key0 = n_block * Spec::kTileN;
@@ -75,7 +72,7 @@ ONEPASS_DEVICE bool find_backward_tile(const Sm90BackwardParams& all, int tile, 
   found.m_max = blocks.m_block_max;
   const int head_q = found.head * p.group.divisor;
   found.row_block0 = static_cast<int>(first_gradient_row(p, seq, batch_idx, head_q) / Spec::kTileM);
-  found.descending = tile < first_ascending;
+  found.descending = descending;
   return true;
 }
 
