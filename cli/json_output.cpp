@@ -94,6 +94,8 @@ Json problem_to_json(const AttentionProblem& p) {
                                                 {p.has_sinks, "sinks"},
                                                 {p.has_k_descale, "k_descale"},
                                                 {p.has_v_descale, "v_descale"},
+                                                {p.k_descale_per_page, "k_descale_per_page"},
+                                                {p.v_descale_per_page, "v_descale_per_page"},
                                                 {p.has_lse, "lse"},
                                                 {p.batch_invariant, "batch_invariant"}};
   for (const auto& [present, name] : flags) {

@@ -106,8 +106,8 @@ class CallReader {
     Keys keys;
     keys.k.reserve(static_cast<std::size_t>(seqlen_k * head_dim));
     keys.v.reserve(static_cast<std::size_t>(seqlen_k * head_dim_v));
-    const double k_descale = per_head(a.k_descale, b, hk, 1.0), v_descale = per_head(a.v_descale, b, hk, 1.0);
     for (std::int64_t j = 0; j < seqlen_k; ++j) {
+      const double k_descale = descale(a.k_descale, b, hk, j), v_descale = descale(a.v_descale, b, hk, j);
       for (std::int64_t d = 0; d < head_dim; ++d) keys.k.push_back(k_descale * key_value(a.k, b, hk, j, d));
       for (std::int64_t d = 0; d < head_dim_v; ++d) keys.v.push_back(v_descale * key_value(a.v, b, hk, j, d));
     }
@@ -160,6 +160,12 @@ class CallReader {
   double scale;
 
  private:
+  double descale(const TensorView& t, std::int64_t b, std::int64_t hk, std::int64_t j) const {
+    if (t.rank != 3) return per_head(t, b, hk, 1.0);
+    const std::int64_t page = integer(a.block_table, {b, j / a.k.shape[1]});
+    return value(t, {page, 0, t.shape[2] == 1 ? 0 : hk});
+  }
+
   double key_value(const TensorView& t, std::int64_t b, std::int64_t hk, std::int64_t j,
                    std::int64_t d) const {
     if (a.block_table.present()) {

@@ -191,6 +191,8 @@ class Layouter {
       case PerHead::One: plain(name, view, DType::F32, {1}); break;
       case PerHead::Heads: plain(name, view, DType::F32, {heads}); break;
       case PerHead::BatchHeads: plain(name, view, DType::F32, {c_.batch, heads}); break;
+      case PerHead::Pages: plain(name, view, DType::F32, {l_.num_pages, 1, 1}); break;
+      case PerHead::PageHeads: plain(name, view, DType::F32, {l_.num_pages, 1, heads}); break;
     }
   }
 

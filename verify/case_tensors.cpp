@@ -185,8 +185,32 @@ class Filler {
     fill_per_head(args().sinks, Stream::Sinks,
                   [](Random& r) { return 2.0 * static_cast<double>(r.normal()); });
     const auto factor = [this](Random& r) { return (0.25 + r.uniform()) / stored_steps(); };
+    // Values of pages may differ much, scores may not: exponentials would leave one key.
+    const auto value_factor = [&](Random& r) {
+      const double x = factor(r);
+      return c_.has_page_factors() ? std::ldexp(x, static_cast<int>(r.below(9)) - 4) : x;
+    };
     fill_per_head(args().k_descale, Stream::DescaleK, factor);
-    fill_per_head(args().v_descale, Stream::DescaleV, factor);
+    fill_per_head(args().v_descale, Stream::DescaleV, value_factor);
+    if (c_.has_page_factors() && c_.poison) poison_unused_pages();
+  }
+
+  /// Factors of pages that no sequence has must not be read.
+  void poison_unused_pages() {
+    const TensorView& table = args().block_table;
+    std::vector<bool> used(static_cast<std::size_t>(layout_.num_pages));
+    for (std::int64_t b = 0; b < c_.batch; ++b) {
+      const auto* row = static_cast<const std::int32_t*>(table.data) + b * table.shape[1];
+      const std::int64_t columns = pages_of(layout_.k.used[static_cast<std::size_t>(b)], c_.page_size);
+      for (std::int64_t n = 0; n < columns; ++n) used[static_cast<std::size_t>(row[n])] = true;
+    }
+    for (const TensorView* view : {&args().k_descale, &args().v_descale}) {
+      const std::int64_t heads = view->shape[2];
+      for (std::int64_t n = 0; n < view->num_elements(); ++n) {
+        if (used[static_cast<std::size_t>(n / heads)]) continue;
+        static_cast<float*>(view->data)[n] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
   }
 
   template <class Draw>

@@ -137,6 +137,9 @@ Case random_case(Random& random, double max_work, std::span<const HeadDims> head
   if (random.chance(15)) c.kv_dtype = one_of(random, {DType::F8E4M3, DType::F8E5M2, DType::I8});
   if (random.chance(c.kv_dtype == c.dtype ? 5 : 70)) {
     c.descale = one_of(random, {PerHead::One, PerHead::Heads, PerHead::BatchHeads});
+    if (c.page_size > 0 && c.kv_dtype != c.dtype && random.chance(40)) {
+      c.descale = one_of(random, {PerHead::Pages, PerHead::PageHeads});
+    }
   }
   c.has_lse = !random.chance(15);
   c.batch_invariant = c.num_splits == 0 && random.chance(15);

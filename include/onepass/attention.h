@@ -71,9 +71,11 @@ struct ForwardArguments {
   TensorView alibi_slopes;  ///< optional, f32 [Hq] or [B, Hq]: score -= slope * |i + off - j|
   /// optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk], the longest lengths or more: added to the score
   TensorView bias;
-  TensorView sinks;      ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
-  TensorView k_descale;  ///< optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8, i8)
-  TensorView v_descale;  ///< optional, likewise for V
+  TensorView sinks;  ///< optional, f32 [Hq]: exp(sink - m) joins the denominator
+  /// optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K (f8, i8). Of paged K and V with 8 bits also
+  /// [pages, 1, Hk or 1]: factors of each page of the pool
+  TensorView k_descale;
+  TensorView v_descale;  ///< optional, likewise for V, in a shape of its own
 };
 
 /// The values of one forward call.

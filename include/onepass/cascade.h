@@ -24,7 +24,8 @@ namespace onepass {
 struct CascadeArguments {
   /// The call over each sequence's own keys, any layout. Every row sees the whole prefix, and of its own keys
   /// what the mask allows; a sequence may have none. Windows to the left, ALiBi and bias are not taken, and
-  /// descale factors are the same for all sequences. A dense q has its rows evenly spaced.
+  /// descale factors are the same for all sequences, or those of the pages of one pool that holds the prefix,
+  /// too. A dense q has its rows evenly spaced.
   ForwardArguments own;
   /// [Sp, Hk, D] and [Sp, Hk, Dv], or pages [pages, page_size, Hk, D] and [pages, page_size, Hk, Dv] (those
   /// of own.k and own.v, or others) with prefix_table; own.k's dtype

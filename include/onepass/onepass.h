@@ -130,8 +130,9 @@ typedef struct onepass_forward_args {
   const onepass_tensor* bias;         /* optional, f32 or q's dtype, [B or 1, Hq or 1, Sq, Sk], the longest
                                          lengths or more: added to the score */
   const onepass_tensor* sinks;        /* optional, f32 [Hq]: exp(sink) joins the denominator */
-  const onepass_tensor* k_descale;    /* optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K */
-  const onepass_tensor* v_descale;    /* optional, likewise for V */
+  const onepass_tensor* k_descale;    /* optional, f32 [1], [Hk] or [B, Hk]: stored K times this is K; of
+                                         8-bit pages also [pages, 1, Hk or 1] */
+  const onepass_tensor* v_descale;    /* optional, likewise for V, in a shape of its own */
   void* stream;                       /* GPU: the CUstream or cudaStream_t of the tensors' device on which
                                          the work is queued; NULL is the default stream. A CPU ignores it
                                          and has finished when the call returns. */

@@ -41,7 +41,8 @@ def attention(q, k, v, *, causal: bool | str = False, window: tuple[int, int] | 
         bias: float32 or q's dtype, [B or 1, Hq or 1, Sq, Sk]: added to the score; -inf hides a key.
         sinks: float32 [Hq]: exp(sink) joins the denominator of its head.
         seqused_q, seqused_k: int32 [B]: rows of each sequence in use, from its start.
-        k_descale, v_descale: float32 [1], [Hk] or [B, Hk]: what 8-bit k and v are multiplied by.
+        k_descale, v_descale: float32 [1], [Hk] or [B, Hk]: what 8-bit k and v are multiplied by. Of paged k and v
+            also [pages, 1, Hk or 1]: factors of each page of the pool.
         return_lse: also return the natural log-sum-exp of the scores, float32 [B, Hq, Sq]; -inf for rows without keys.
         out: where the result goes, [B, Sq, Hq, Dv] of q's dtype, any strides without overlap; default: a new array.
         backend: "auto", "cpu", "reference" (plain loops in float64) or "cuda".

@@ -215,6 +215,7 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.pack_gqa = true;
   spec.paged = p.k_layout == SequenceLayout::Paged;
   spec.score_terms = p.has_score_terms();
+  spec.page_factors = p.has_page_factors();
 
   config.tiles = row_tiles * p.num_heads_k * p.batch;
   const Form form = choose_form(p, device, config.tiles, requested_splits);

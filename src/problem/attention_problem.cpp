@@ -46,16 +46,17 @@ std::string to_string(const AttentionProblem& p) {
   }
   text += fmt::format(", scale {:.6g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(", softcap {:.6g}", p.softcap);
-  const std::pair<bool, const char*> features[] = {{p.has_alibi, "alibi"},
-                                                   {p.has_bias, "bias"},
-                                                   {p.has_sinks, "sinks"},
-                                                   {p.has_seqused_q, "seqused_q"},
-                                                   {p.has_seqused_k, "seqused_k"},
-                                                   {p.has_k_descale, "k_descale"},
-                                                   {p.has_v_descale, "v_descale"},
-                                                   {p.has_lse, "lse"},
-                                                   {p.batch_invariant, "batch_invariant"},
-                                                   {p.memory == DeviceKind::Cuda, "in GPU memory"}};
+  const std::pair<bool, const char*> features[] = {
+      {p.has_alibi, "alibi"},
+      {p.has_bias, "bias"},
+      {p.has_sinks, "sinks"},
+      {p.has_seqused_q, "seqused_q"},
+      {p.has_seqused_k, "seqused_k"},
+      {p.has_k_descale, p.k_descale_per_page ? "k_descale per page" : "k_descale"},
+      {p.has_v_descale, p.v_descale_per_page ? "v_descale per page" : "v_descale"},
+      {p.has_lse, "lse"},
+      {p.batch_invariant, "batch_invariant"},
+      {p.memory == DeviceKind::Cuda, "in GPU memory"}};
   for (const auto& [present, name] : features) {
     if (present) text += fmt::format(", {}", name);
   }

@@ -66,6 +66,7 @@ struct AttentionProblem {
   double softcap = 0.0;  // 0: none
   bool has_alibi = false, has_bias = false, has_sinks = false;
   bool has_k_descale = false, has_v_descale = false;
+  bool k_descale_per_page = false, v_descale_per_page = false;  // of has_*: factors belong to pages of a pool
   bool has_lse = false;
   bool batch_invariant = false;
 
@@ -76,6 +77,8 @@ struct AttentionProblem {
   std::int64_t group() const { return num_heads_k == 0 ? 1 : num_heads_q / num_heads_k; }
   /// The mask forbids nothing but keys past the end.
   bool unmasked() const { return causal == Causal::None && window_left < 0 && window_right < 0; }
+
+  bool has_page_factors() const { return k_descale_per_page || v_descale_per_page; }
 
   /// Scores are more than a dot product times a positive scale.
   bool has_score_terms() const {

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "problem/checker.h"
+#include "problem/descale.h"
 #include "support/message.h"
 
 namespace onepass {
 namespace {
 
-void check_options(const Checker& check, const ForwardArguments& own, const ForwardOptions& options) {
+void check_options(const Checker& check, const CascadeArguments& args, const ForwardOptions& options) {
+  const ForwardArguments& own = args.own;
   if (options.window_left >= 0) {
     check.fail(fmt::format("window_left is {}", options.window_left),
                "-1: every row of a cascade sees the whole prefix", "call forward, or leave the window out");
@@ -29,6 +31,12 @@ void check_options(const Checker& check, const ForwardArguments& own, const Forw
     }
   }
   for (const NamedView& t : {NamedView{"k_descale", own.k_descale}, NamedView{"v_descale", own.v_descale}}) {
+    if (descale_per_page(t.view) && (args.k_prefix != own.k || args.v_prefix != own.v)) {
+      check.fail(fmt::format("{} {} has factors of pages, but the prefix is not in the pool of k and v",
+                             t.name, shape_string(t.view)),
+                 "factors of pages where k_prefix and v_prefix are the pools k and v themselves",
+                 "keep the prefix in the same pool, or pass [1] or [heads_k]");
+    }
     if (t.view.rank == 2) {
       check.fail(fmt::format("{} has shape {}", t.name, shape_string(t.view)),
                  "[1] or [heads_k]: the prefix belongs to all sequences",
@@ -81,7 +89,7 @@ CascadeParts cascade_parts(const char* call, const CascadeArguments& args, const
   }
   check.present({"k_prefix", args.k_prefix}, "the keys that all sequences begin with");
   check.present({"v_prefix", args.v_prefix}, "their values");
-  check_options(check, own, options);
+  check_options(check, args, options);
   const bool paged = args.prefix_table.present();
   for (const NamedView& t : {NamedView{"k_prefix", args.k_prefix}, NamedView{"v_prefix", args.v_prefix}}) {
     check.rank(t, paged ? 4 : 3,

@@ -135,6 +135,8 @@ constexpr Word kWords[] = {
     {"descale1", Kind::Descale, [](Case& c) { c.descale = PerHead::One; }},
     {"descaleh", Kind::Descale, [](Case& c) { c.descale = PerHead::Heads; }},
     {"descalebh", Kind::Descale, [](Case& c) { c.descale = PerHead::BatchHeads; }},
+    {"descalep", Kind::Descale, [](Case& c) { c.descale = PerHead::Pages; }},
+    {"descaleph", Kind::Descale, [](Case& c) { c.descale = PerHead::PageHeads; }},
     {"packed", Kind::Packed, [](Case& c) { c.packed_q = c.packed_k = true; }},
     {"packedq", Kind::Packed, [](Case& c) { c.packed_q = true; }},
     {"packedk", Kind::Packed, [](Case& c) { c.packed_k = true; }},
@@ -159,6 +161,7 @@ constexpr Word kWords[] = {
 constexpr const char* kAllTokens =
     "b<N> hq<N> hk<N> sq<N> sk<N> d<N> dv<N> causal causaltl wl<N> wr<N> scale<X> softcap<X> alibi alibib "
     "bias[<b|1><h|1>[f32]] biasinf sink kvf8e4m3 kvf8e5m2 kvi8 descale1 descaleh descalebh "
+    "descalep descaleph "
     "packed packedq packedk page<N> ragged gap maxlen bhsd qkvpacked dimstride2 broadcastk broadcastb "
     "reversed mean<X> meanv<X> seed<N> "
     "split<N> invariant "
@@ -300,6 +303,10 @@ class Parser {
     if (c_.page_size > 0 && c_.packed_k) {
       fail("keys are both packed and paged", "page<N> with packedq, or without packed",
            "write packedq for packed queries");
+    }
+    if (c_.has_page_factors() && (c_.page_size == 0 || c_.kv_dtype == c_.dtype)) {
+      fail("factors of pages are given without 8-bit pages",
+           "descalep and descaleph with page<N> and kvf8e4m3, kvf8e5m2 or kvi8", "add both, or use descaleh");
     }
     if (c_.gaps && !c_.packed_q && !c_.packed_k) {
       fail("token 'gap' is given without packed sequences", "gap with packed, packedq or packedk",

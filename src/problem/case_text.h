@@ -15,6 +15,7 @@
 //   sink                             attention sinks [Hq]
 //   kvf8e4m3 | kvf8e5m2 | kvi8       K and V in an 8-bit type; with factors, i8 counts 32nds
 //   descale1 | descaleh | descalebh  descale factors of K and V: [1], [Hk], [B, Hk]
+//   descalep | descaleph             of 8-bit pages: [pages, 1, 1], [pages, 1, Hk]
 //   packed | packedq | packedk       packed with cu_seqlens: both sides, queries only, keys only
 //   page<N>                          paged K/V in pages of N slots, in random order; garbage in the table
 //                                    past the end
@@ -55,8 +56,8 @@ enum class MemoryOrder : std::uint8_t {
   Reversed,    ///< row stride is negative (o)
 };
 
-/// The shape of a per-head f32 tensor: absent, [1], [H], [B, H].
-enum class PerHead : std::uint8_t { None, One, Heads, BatchHeads };
+/// The shape of a per-head f32 tensor: absent, [1], [H], [B, H], [pages, 1, 1], [pages, 1, H].
+enum class PerHead : std::uint8_t { None, One, Heads, BatchHeads, Pages, PageHeads };
 
 /// How dO of a backward case lies in memory.
 enum class DoutOrder : std::uint8_t {
@@ -96,6 +97,8 @@ struct Case {
   DType bias_dtype = DType::F32;  // dtype or F32; F32 without a bias
   bool has_sinks = false;
   PerHead descale = PerHead::None;
+
+  bool has_page_factors() const { return descale == PerHead::Pages || descale == PerHead::PageHeads; }
 
   bool packed_q = false, packed_k = false;
   std::int64_t page_size = 0;  // 0: not paged

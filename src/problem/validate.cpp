@@ -8,6 +8,7 @@
 
 #include "backends/cuda/kernels/common/key_parts.h"
 #include "problem/checker.h"
+#include "problem/descale.h"
 #include "support/message.h"
 
 namespace onepass {
@@ -322,8 +323,13 @@ class Validator {
     }
     if (p_.has_bias) bias();
     for (const Named& t : {Named{"k_descale", args_.k_descale}, Named{"v_descale", args_.v_descale}}) {
-      if (t.view.present()) descale(t);
+      if (!t.view.present()) continue;
+      check_descale(
+          check_, t,
+          {p_.batch, p_.num_heads_k, p_.k_layout == SequenceLayout::Paged, p_.num_pages, p_.kv_dtype});
     }
+    p_.k_descale_per_page = descale_per_page(args_.k_descale);
+    p_.v_descale_per_page = descale_per_page(args_.v_descale);
   }
 
   void bias() {
@@ -339,18 +345,6 @@ class Validator {
                             shape_string(t.view), p_.batch, p_.num_heads_q, p_.seqlen_q, p_.seqlen_k),
                 "[batch or 1, heads_q or 1, at least seqlen_q, at least seqlen_k]",
                 "expand bias to that shape (strides of 0 are fine)");
-  }
-
-  void descale(Named t) {
-    check_.dtype(t, {DType::F32}, "descale factors are f32");
-    const auto& s = t.view.shape;
-    const bool fits = (t.view.rank == 1 && (s[0] == 1 || s[0] == p_.num_heads_k)) ||
-                      (t.view.rank == 2 && s[0] == p_.batch && s[1] == p_.num_heads_k);
-    if (fits) return;
-    check_.fail(fmt::format("{} has shape {}", t.name, shape_string(t.view)),
-                fmt::format("[1], [heads_k = {}] or [batch = {}, heads_k = {}]", p_.num_heads_k, p_.batch,
-                            p_.num_heads_k),
-                fmt::format("pass {} in one of these shapes", t.name));
   }
 
   void execution() {

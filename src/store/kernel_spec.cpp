@@ -66,7 +66,7 @@ constexpr FlagField kFlags[] = {
     {"_begin", &KernelSpec::mask_begin},     {"_ticket", &KernelSpec::ticket},
     {"_ragged", &KernelSpec::ragged},        {"_stays", &KernelSpec::stays},
     {"_cluster8", &KernelSpec::cluster},     {"_gather", &KernelSpec::gather},
-    {"_apart", &KernelSpec::apart},
+    {"_factors", &KernelSpec::page_factors}, {"_apart", &KernelSpec::apart},
 };
 
 // Past any size in a name; products of three stay far inside 64 bits.
@@ -165,7 +165,8 @@ std::size_t shared_bytes(const KernelSpec& spec) {
         spec.stays ? cuda::decode_joint_bytes(consumers, spec.tile_m, spec.head_dim_v) : 0;
     return static_cast<std::size_t>(cuda::decode_shared_bytes(
         spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
-        cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)), spec.stages, joint_bytes));
+        cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)), spec.stages, joint_bytes,
+        cuda::decode_slot_factors(spec.page_factors, spec.gather, spec.tile_n)));
   }
   if (spec.family == KernelFamily::Sm90Backward) {
     return static_cast<std::size_t>(

@@ -60,9 +60,10 @@ struct KernelSpec {
   bool ticket = false;             // blocks draw their tiles, longest first
   bool ragged = false;  // sequences have lengths of their own: work is counted and shared out on the device
   // of sm90_decode; ragged of its blocks that stay
-  bool stays = false;    // blocks take tile after tile
-  bool cluster = false;  // the eight splits of a tile are a cluster
-  bool gather = false;   // of paged: key by key, not in boxes
+  bool stays = false;         // blocks take tile after tile
+  bool cluster = false;       // the eight splits of a tile are a cluster
+  bool gather = false;        // of paged: key by key, not in boxes
+  bool page_factors = false;  // of paged: pages have factors of their own
   // of sm80_backward_keys
   bool apart = false;  // dK and dV are made by different blocks
 

@@ -266,6 +266,11 @@ TEST(cascade, refuses_what_needs_positions_and_names_what_does_not_fit) {
                 a.own.alibi_slopes = slopes.view();
               }),
               HasSubstr("alibi_slopes is given"));
+  EXPECT_THAT(refusal([](CascadeArguments& a, auto&) {
+                static const HostTensor factors(DType::F32, {9, 1, 2});
+                a.own.k_descale = factors.view();
+              }),
+              HasSubstr("k_descale [9, 1, 2] has factors of pages, but the prefix is not in the pool"));
   EXPECT_THAT(refusal([](CascadeArguments& a, auto&) { a.k_prefix = {}; }), HasSubstr("k_prefix is missing"));
   EXPECT_THAT(refusal([](CascadeArguments& a, auto&) { a.v_prefix.dtype = DType::BF16; }),
               HasSubstr("v_prefix has dtype bf16"));

@@ -121,6 +121,45 @@ TEST(score_cases, r22_descale_factors_of_8_bit_keys_and_values_both_count) {
   });
 }
 
+// Key 0 is in page 2, key 1 in page 0; nobody has page 1.
+TEST(score_cases, factors_of_pages_are_those_of_the_page_that_holds_a_key) {
+  on_cpu_targets([](const Target& target) {
+    for (const std::int64_t seqlen_q : {1, 40}) {  // by rows, and by columns
+      Call call;
+      call.args.q = call.keep(HostTensor(target.dtype, {1, seqlen_q, 1, 1}, constant(2)));
+      HostTensor k(DType::I8, {3, 1, 1, 1}), v(DType::I8, {3, 1, 1, 1});
+      HostTensor k_descale(DType::F32, {3, 1, 1}), v_descale(DType::F32, {3, 1, 1});
+      const auto fill = [&](std::int64_t page, std::uint8_t key, float key_factor, std::uint8_t value,
+                            float value_factor) {
+        k.set_bits({page, 0, 0, 0}, key);
+        v.set_bits({page, 0, 0, 0}, value);
+        k_descale.set({page, 0, 0}, key_factor);
+        v_descale.set({page, 0, 0}, value_factor);
+      };
+      fill(0, 2, 0.5f, 2, 4.0f);
+      fill(1, 1, kNan, 1, kNan);
+      fill(2, 4, 0.25f, 8, 0.5f);
+      HostTensor table(DType::I32, {1, 2}), used(DType::I32, {1});
+      auto* entries = static_cast<std::int32_t*>(table.view().data);
+      entries[0] = 2;
+      entries[1] = 0;
+      *static_cast<std::int32_t*>(used.view().data) = 2;
+      call.args.k = call.keep(std::move(k));
+      call.args.v = call.keep(std::move(v));
+      call.args.k_descale = call.keep(std::move(k_descale));
+      call.args.v_descale = call.keep(std::move(v_descale));
+      call.args.block_table = call.keep(std::move(table));
+      call.args.seqused_k = call.keep(std::move(used));
+      call.options.softmax_scale = 1.0;
+      call.run(target);
+      for (std::int64_t i = 0; i < seqlen_q; ++i) {
+        EXPECT_EQ(call.out({0, i, 0, 0}), 6.0f) << "the mean of 4 and 8";
+        EXPECT_NEAR(call.lse({0, 0, i}), 2 + std::log(2.0), 3e-6);
+      }
+    }
+  });
+}
+
 TEST(score_cases, r39_alibi_measures_from_the_rows_own_position) {
   on_every_target([](const Target& target) {
     const auto alibi = [&](Causal causal) {

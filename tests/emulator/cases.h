@@ -157,6 +157,14 @@ inline constexpr EmulatedCase kDecodeCases[] = {
     {"h200", "bf16_b2_hq2_hk2_sq2_sk0_d128_page1_split1_sink"},
     {"h200", "f16_b3_hq8_hk2_sq1_sk500_d128_kvf8e4m3_descaleh_page1_ragged_split2"},
     {"h200", "bf16_b2_hq4_hk2_sq1_sk100_d80_dv48_kvi8_descale1_page5_ragged_split1"},
+    // factors of pages: boxes of a page and of part of one, many boxes of a tile, key by key, in a cluster
+    {"h200", "bf16_b3_hq8_hk2_sq1_sk500_d128_kvf8e4m3_descaleph_page16_ragged_split2_sink"},
+    {"h200", "f16_b2_hq8_hk1_sq2_sk600_d128_kvi8_descalep_causal_page24_wl300_ragged_split2"},
+    {"h200", "bf16_b2_hq8_hk2_sq1_sk700_d64_kvf8e5m2_descaleph_page256_ragged_split1"},
+    {"h200", "bf16_b2_hq16_hk2_sq2_sk600_d64_kvi8_descaleph_page8_causal_ragged_softcap20_split2"},
+    {"h200", "bf16_b2_hq8_hk2_sq1_sk150_d256_kvf8e4m3_descalep_page16_ragged_split8"},
+    {"h200", "bf16_b3_hq8_hk2_sq1_sk500_d128_kvf8e4m3_descaleph_page1_ragged_split2"},
+    {"h200", "bf16_b2_hq4_hk2_sq1_sk100_d80_dv48_kvi8_descalep_page5_ragged_split1_sink"},
 };
 
 // The same with blocks that stay, on a small_device() with so many processors: several items for each block,
@@ -179,6 +187,8 @@ inline constexpr EmulatedCase kStayingDecodeCases[] = {
     {"5", "f16_b3_hq7_hk1_sq4_sk1200_d64_page20_causal_wl150_ragged"},
     {"4", "bf16_b5_hq4_hk2_sq1_sk200_d256_page5_ragged"},
     {"4", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleh_page3_ragged"},
+    {"4", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvi8_descaleph_page16_ragged_sink"},
+    {"4", "bf16_b7_hq8_hk2_sq1_sk600_d128_kvf8e4m3_descaleph_page3_ragged"},
     // equal lengths: items by number, also of parts of the keys
     {"3", "bf16_b3_hq8_hk4_sq1_sk400_d256_kvf8e5m2"},
     {"5", "bf16_b5_hq8_hk2_sq1_sk600_d128_split3_sink"},
@@ -194,6 +204,7 @@ inline constexpr EmulatedCase kInvariantCases[] = {
     {"decode", "f16_b3_hq4_hk1_sq4_sk4500_d64_page16_causal_wl2100_ragged_invariant_seed2"},
     {"decode", "bf16_b2_hq4_hk1_sq1_sk2200_d256_packed_ragged_gap_causal_softcap20_invariant"},
     {"decode", "bf16_b3_hq8_hk2_sq1_sk2500_d128_kvf8e4m3_descaleh_page64_ragged_invariant"},
+    {"decode", "bf16_b3_hq8_hk2_sq1_sk2500_d128_kvf8e4m3_descaleph_page64_ragged_invariant"},
     {"decode", "bf16_b2_hq8_hk2_sq1_sk300_d128_invariant"},
     {"decode", "bf16_b3_hq4_hk1_sq1_sk2300_d128_page5_ragged_invariant"},
     {"h200", "bf16_b3_hq4_hk2_sq1_sk4300_d64_ragged_sink_invariant"},

@@ -181,7 +181,8 @@ char* SharedMemory::end_copy(ThreadPlace thread, std::int64_t address, int bytes
 }
 
 char* SharedMemory::end_bulk_copy(ThreadPlace thread, std::int64_t address, int bytes) {
-  for (Cell& cell : cells(thread, address, bytes, 16, "cp.async.bulk")) cell.in_flight = false;
+  const int alignment = std::min(bytes, 16);  // of few bytes: cp.async that an mbarrier counts
+  for (Cell& cell : cells(thread, address, bytes, alignment, "cp.async.bulk")) cell.in_flight = false;
   return shared + address;
 }
 

@@ -212,6 +212,28 @@ TEST_F(NvrtcTest, decode_kernels_that_gather_keys_keep_to_their_budgets) {
   }
 }
 
+// By boxes and key by key, of the most rows; a tile of a problem's own and blocks that stay.
+TEST_F(NvrtcTest, decode_kernels_with_factors_of_pages_keep_to_their_budgets) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const DType stored : {DType::F8E4M3, DType::I8}) {
+      for (const std::int64_t page_size : {16, 1}) {
+        for (const std::int64_t batch : {1, 64}) {
+          AttentionProblem problem = testing::bf16_problem(batch, 32, 1, 1, 8192, head_dim);
+          problem.kv_dtype = stored;
+          problem.k_layout = SequenceLayout::Paged;
+          problem.page_size = page_size;
+          problem.has_seqused_k = true;
+          problem.has_k_descale = problem.has_v_descale = true;
+          problem.k_descale_per_page = problem.v_descale_per_page = true;
+          const KernelSpec spec = choose_sm90_decode(problem, *find_device("h200"), 0).decode;
+          EXPECT_TRUE(spec.page_factors);
+          EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(NvrtcTest, append_kernels_keep_to_their_budgets_on_sm80_and_sm90) {
   for (const int architecture : {80, 90}) {
     for (const DType dtype : {DType::F16, DType::BF16}) {

@@ -123,6 +123,25 @@ def test_eight_bit_keys_and_values_are_multiplied_by_their_factors():
         np.testing.assert_array_equal(onepass.attention(q, *as_torch, k_descale=factor, v_descale=factor), out)
 
 
+def test_factors_of_pages_are_those_of_the_pages_that_hold_a_key():
+    rng = np.random.default_rng(3)
+    q = rng.standard_normal([2, 1, 4, 16]).astype(np.float32)
+    k, v = (rng.integers(-127, 128, [5, 4, 2, 16]).astype(np.int8) for _ in range(2))
+    factors = (rng.random([2, 5, 1, 2]) / 64).astype(np.float32)
+    factors[:, 3] = np.nan  # in no table
+    table, used = np.array([[4, 0, -1], [2, 1, -1]], np.int32), np.array([7, 5], np.int32)
+    out, lse = onepass.attention_paged(q, k, v, block_table=table, seqused_k=used, k_descale=factors[0],
+                                       v_descale=factors[1], return_lse=True)
+    wide = [x * f[..., None] for x, f in zip((k, v), factors)]
+    for b in range(2):
+        keys, values = (x[table[b, :2]].reshape(8, 2, 16)[: used[b]] for x in wide)
+        assert_close(out[b], lse[b], q[b], keys, values)
+    as_torch = [torch.from_numpy(x) for x in (q, k, v, table, used, *factors)]
+    of_operator, _ = torch.ops.onepass.forward(*as_torch[:3], block_table=as_torch[3], seqused_k=as_torch[4],
+                                               k_descale=as_torch[5], v_descale=as_torch[6])
+    np.testing.assert_array_equal(of_operator.numpy(), out)
+
+
 def test_merged_halves_are_the_whole():
     rng = np.random.default_rng(2)
     q, k, v = (rng.standard_normal([2, n, 4, 16]).astype(np.float32) for n in (5, 40, 40))

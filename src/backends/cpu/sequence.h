@@ -6,6 +6,7 @@
 
 #include "backends/cuda/kernels/common/tile_range.h"
 #include "problem/attention_problem.h"
+#include "problem/descale.h"
 
 namespace onepass::cpu {
 
@@ -48,6 +49,14 @@ inline std::int64_t row_offset_q(const Sequence& s, const TensorStrides& strides
   return s.batch_idx * strides.batch + (s.q_row0 + i) * strides.row + h * strides.head;
 }
 
+/// Page of key (or value) row j of a sequence with paged keys.
+inline std::int64_t page_of(const AttentionProblem& problem, const ForwardArguments& args, const Sequence& s,
+                            std::int64_t j) {
+  const auto* table = static_cast<const std::int32_t*>(args.block_table.data);
+  return table[s.batch_idx * args.block_table.strides[0] +
+               j / problem.page_size * args.block_table.strides[1]];
+}
+
 /// Element offset of key (or value) row j of a sequence, key head h, in any layout.
 inline std::int64_t row_offset_k(const AttentionProblem& problem, const ForwardArguments& args,
                                  const Sequence& s, const TensorStrides& strides, std::int64_t j,
@@ -55,11 +64,8 @@ inline std::int64_t row_offset_k(const AttentionProblem& problem, const ForwardA
   if (problem.k_layout != SequenceLayout::Paged) {
     return s.batch_idx * strides.batch + (s.k_row0 + j) * strides.row + h * strides.head;
   }
-  const std::int64_t column = j / problem.page_size;
-  const auto* table = static_cast<const std::int32_t*>(args.block_table.data);
-  const std::int64_t page =
-      table[s.batch_idx * args.block_table.strides[0] + column * args.block_table.strides[1]];
-  return page * strides.batch + (j - column * problem.page_size) * strides.row + h * strides.head;
+  return page_of(problem, args, s, j) * strides.batch + j % problem.page_size * strides.row +
+         h * strides.head;
 }
 
 /// row_offset_k of the `count` rows from j_begin on, written to offsets; one table look-up per page.
@@ -96,6 +102,20 @@ inline float per_head_value(const TensorView& view, std::int64_t b, std::int64_t
   const auto* data = static_cast<const float*>(view.data);
   if (view.rank == 2) return data[b * view.strides[0] + h * view.strides[1]];
   return data[(view.shape[0] == 1 ? 0 : h) * view.strides[0]];
+}
+
+/// Element of an f32 tensor of factors of pages, [pages, 1, H] or [pages, 1, 1].
+inline float per_page_value(const TensorView& view, std::int64_t page, std::int64_t h) {
+  return static_cast<const float*>(
+      view.data)[page * view.strides[0] + (view.shape[2] == 1 ? 0 : h) * view.strides[2]];
+}
+
+/// What row j of stored K (or V) is multiplied by, of any shape of factors.
+inline float row_descale(const AttentionProblem& problem, const ForwardArguments& args, const Sequence& s,
+                         const TensorView& descale, std::int64_t j, std::int64_t h) {
+  if (!descale.present()) return 1.0f;
+  if (!descale_per_page(descale)) return per_head_value(descale, s.batch_idx, h);
+  return per_page_value(descale, page_of(problem, args, s, j), h);
 }
 
 /// Element offset of bias[b, h, i, 0]; step along keys is bias.strides[3].

@@ -316,6 +316,9 @@ TEST(heuristics_decode, what_it_does_not_take_is_named) {
   EXPECT_THAT(reason(changed), Optional(HasSubstr("no descale factors"))) << "of 16-bit elements";
   changed.kv_dtype = DType::F8E4M3;
   EXPECT_EQ(reason(changed), std::nullopt);
+  EXPECT_FALSE(choose_sm90_decode(changed, h200(), 0).decode.page_factors);
+  changed.v_descale_per_page = true;
+  EXPECT_TRUE(choose_sm90_decode(changed, h200(), 0).decode.page_factors);
   changed.v.row = 8 * 128 + 8;
   EXPECT_THAT(reason(changed), Optional(HasSubstr("strides of v that are positive multiples of 16 bytes")));
   changed = plain;

@@ -90,6 +90,15 @@ TEST(case_text, every_token_sets_its_value) {
   EXPECT_FALSE(c.poison);
 }
 
+TEST(case_text, factors_of_pages_need_pages_of_8_bits) {
+  const Case c = parse_case("bf16_b2_hq4_sq1_sk9_d64_kvi8_descaleph_page4");
+  EXPECT_EQ(c.descale, PerHead::PageHeads);
+  EXPECT_EQ(parse_case(to_string(c)), c);
+  EXPECT_EQ(parse_case("bf16_b2_hq4_sq1_sk9_d64_kvi8_descalep_page4").descale, PerHead::Pages);
+  EXPECT_THAT(message_of("bf16_b2_hq4_sq1_d64_kvi8_descalep"), HasSubstr("without 8-bit pages"));
+  EXPECT_THAT(message_of("bf16_b2_hq4_sq1_d64_descaleph_page4"), HasSubstr("without 8-bit pages"));
+}
+
 TEST(case_text, order_of_tokens_after_the_dtype_is_free_and_the_printed_order_is_canonical) {
   EXPECT_EQ(to_string(parse_case("bf16_causal_bias_d8_sq4_hq2_b1")),
             "bf16_b1_hq2_hk2_sq4_sk4_d8_causal_biasbh");

@@ -455,6 +455,37 @@ TEST(validate, score_terms_have_shapes) {
   expect_refused(g, "bias has dtype bf16", "f32");
 }
 
+TEST(validate, factors_of_pages_need_pages_of_8_bits_and_an_extent_of_1) {
+  const auto eight_bits = [] {
+    Call c = Call::paged();
+    c.args.cu_seqlens_q = Call::index(c.cu_q);
+    c.args.block_table = make_view(c.table.data(), DType::I32, {2, 2});
+    c.args.seqused_k = Call::index(c.used_k);
+    c.args.k.dtype = c.args.v.dtype = DType::I8;
+    return c;
+  };
+  for (const std::int64_t heads : {1, 2}) {
+    Call c = eight_bits();
+    c.args.k_descale = c.f32({4, 1, heads});
+    EXPECT_NO_THROW(c.validate());
+  }
+  Call dense = Call::dense();
+  dense.args.v_descale = dense.f32({4, 1, 2});
+  expect_refused(dense, "v_descale [4, 1, 2] has factors of pages, but keys are not paged",
+                 "with block_table");
+  Call wide = eight_bits();
+  wide.args.k.dtype = wide.args.v.dtype = DType::F32;
+  wide.args.k_descale = wide.f32({4, 1, 2});
+  expect_refused(wide, "k_descale [4, 1, 2] has factors of pages, but pages hold f32", "f8 or i8");
+  Call short_of_pages = eight_bits();
+  short_of_pages.args.k_descale = short_of_pages.f32({3, 1, 2});
+  expect_refused(short_of_pages, "k_descale has shape [3, 1, 2]",
+                 "of pages [pages = 4, 1, heads_k = 2 or 1]");
+  Call without_one = eight_bits();
+  without_one.args.k_descale = without_one.f32({4, 2});
+  expect_refused(without_one, "k_descale has shape [4, 2]", "with an extent of 1 after them");
+}
+
 TEST(validate, threads_and_splits_have_ranges) {
   Call c = Call::dense();
   c.options.num_threads = -1;

@@ -85,6 +85,15 @@ TEST(kernel_spec, of_the_warps_that_gather_keys_none_has_rows_to_join) {
                 parse_kernel_name("sm90_decode_bf16_d128_v128_m8n128w5c1s6b1_l16s16_paged_pack_stays_sm90")));
 }
 
+TEST(kernel_spec, factors_of_pages_take_room_for_a_slots_boxes_or_keys) {
+  const auto bytes = [](const char* name) { return shared_bytes(parse_kernel_name(name)); };
+  EXPECT_EQ(bytes("sm90_decode_bf16_kvi8_d128_v128_m8n128w5c1s6b2_l16s16_paged_pack_factors_sm90"),
+            bytes("sm90_decode_bf16_kvi8_d128_v128_m8n128w5c1s6b2_l16s16_paged_pack_sm90") + 6 * 16 * 4);
+  EXPECT_EQ(
+      bytes("sm90_decode_bf16_kvi8_d128_v128_m8n128w6c1s6b2_l16s16_paged_pack_gather_factors_sm90"),
+      bytes("sm90_decode_bf16_kvi8_d128_v128_m8n128w6c1s6b2_l16s16_paged_pack_gather_sm90") + 6 * 128 * 4);
+}
+
 TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
   std::mt19937 random(7);
   const auto number = [&](int low, int high) {
@@ -105,7 +114,7 @@ TEST(kernel_spec, a_name_gives_its_spec_back_for_random_specs) {
          {&KernelSpec::paged, &KernelSpec::score_terms, &KernelSpec::split, &KernelSpec::pack_gqa,
           &KernelSpec::two_query_stages, &KernelSpec::two_probabilities, &KernelSpec::mask_end,
           &KernelSpec::mask_begin, &KernelSpec::ticket, &KernelSpec::ragged, &KernelSpec::stays,
-          &KernelSpec::cluster, &KernelSpec::gather, &KernelSpec::parts}) {
+          &KernelSpec::cluster, &KernelSpec::gather, &KernelSpec::page_factors, &KernelSpec::parts}) {
       spec.*member = number(0, 1) == 1;
     }
     EXPECT_EQ(parse_kernel_name(kernel_name(spec)), spec) << kernel_name(spec);

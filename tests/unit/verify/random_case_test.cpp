@@ -61,9 +61,9 @@ TEST(random_case, the_whole_feature_space_is_visited) {
       if (c.seqlen_q == length) note("sq", length);
     }
   }
-  // 3 dtypes, 6 K/V types, 3 masks, 2 + 2 windows, 3 ALiBi, 4 descales, 7 orders, 4 packings, 5 biases, 18
+  // 3 dtypes, 6 K/V types, 3 masks, 2 + 2 windows, 3 ALiBi, 6 descales, 7 orders, 4 packings, 5 biases, 18
   // lengths, 17 words
-  EXPECT_EQ(seen.size(), 3u + 6 + 3 + 4 + 3 + 4 + 7 + 4 + 5 + 18 + 17);
+  EXPECT_EQ(seen.size(), 3u + 6 + 3 + 4 + 3 + 6 + 7 + 4 + 5 + 18 + 17);
 }
 
 }  // namespace

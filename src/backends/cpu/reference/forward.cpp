@@ -47,11 +47,11 @@ class ReferenceForward {
     const double subtrahend = max_score == -kInf ? 0.0 : max_score;  // no visible key: every term is 0
 
     double sum = std::exp(sink - subtrahend);
-    const double v_descale = problem_.has_v_descale ? per_head_value(args_.v_descale, s.batch_idx, hk) : 1.0;
     scratch.out.assign(static_cast<std::size_t>(problem_.head_dim_v), 0.0);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const double p = std::exp(scratch.row.scores[static_cast<std::size_t>(j - keys.begin)] - subtrahend);
       sum += p;
+      const double v_descale = row_descale(problem_, args_, s, args_.v_descale, j, hk);
       const std::int64_t v_row = row_offset_k(problem_, args_, s, problem_.v, j, hk);
       for (std::int64_t d = 0; d < problem_.head_dim_v; ++d) {
         scratch.out[static_cast<std::size_t>(d)] +=

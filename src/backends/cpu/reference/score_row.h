@@ -40,7 +40,6 @@ inline double fill_score_row(const AttentionProblem& problem, const ForwardArgum
   for (std::int64_t d = 0; d < problem.head_dim; ++d) {
     row.query[static_cast<std::size_t>(d)] = value_at(args.q, q_row + d * problem.q.dim);
   }
-  const double k_descale = problem.has_k_descale ? per_head_value(args.k_descale, s.batch_idx, hk) : 1.0;
   const double slope = problem.has_alibi ? per_head_value(args.alibi_slopes, s.batch_idx, h) : 0.0;
   const std::int64_t bias_row = problem.has_bias ? bias_row_offset(args.bias, s.batch_idx, h, i) : 0;
 
@@ -55,6 +54,7 @@ inline double fill_score_row(const AttentionProblem& problem, const ForwardArgum
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
       dot += row.query[static_cast<std::size_t>(d)] * value_at(args.k, k_row + d * problem.k.dim);
     }
+    const double k_descale = row_descale(problem, args, s, args.k_descale, j, hk);
     double score = problem.softmax_scale * (dot * k_descale);
     row.softcap_slopes[n] = 1.0;
     if (problem.softcap > 0) {

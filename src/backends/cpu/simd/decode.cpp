@@ -333,6 +333,20 @@ class DecodeItem {
     return rows;
   }
 
+  /// The gathered rows of a chunk of head h by the factors of their pages, if there are such factors.
+  void multiply_by_page_factors(const Operand& operand, const TensorView& descale, const KeyTile& tile,
+                                std::int64_t chunk, std::int64_t h) const {
+    if constexpr (std::is_same_v<Raw, float>) {  // as what 8 bits are gathered
+      if (!descale_per_page(descale)) return;
+      for (std::int64_t t = 0; t < kChunk; ++t) {
+        const std::int64_t key = max_index(tile.keys.begin, min_index(chunk * kChunk + t, tile.keys.end - 1));
+        multiply_row(operand.gathered_row(t), operand.padded,
+                     row_descale(problem_, context_.args, item_.sequence, descale, tile.key_begin + key,
+                                 item_.head_k + h));
+      }
+    }
+  }
+
   /// Rows that are in place become rows in the buffer.
   void gather(const Operand& operand, ChunkRows& rows) const {
     for (std::int64_t t = 0; t < kChunk; ++t) {
@@ -399,6 +413,7 @@ class DecodeItem {
   /// Raw dot products of the rows of head h with the keys of a chunk.
   void score_chunk(const KeyTile& tile, std::int64_t chunk, std::int64_t h) const {
     const ChunkRows keys = rows_of(k_, tile.k_offsets, tile.keys, chunk, h);
+    multiply_by_page_factors(k_, context_.args.k_descale, tile, chunk, h);
     Ahead ahead = ahead_of(tile, tile, true, chunk, h);
     const std::int64_t end = (h + 1) * num_rows_;
     for (std::int64_t t = 0; t < kChunk; t += kKeys) {
@@ -511,6 +526,7 @@ class DecodeItem {
   void weigh_chunk(const KeyTile& tile, const KeyTile& next, const RowGroups& groups, std::int64_t chunk,
                    std::int64_t h) const {
     const ChunkRows values = rows_of(v_, tile.v_offsets, tile.keys, chunk, h);
+    multiply_by_page_factors(v_, context_.args.v_descale, tile, chunk, h);
     Ahead ahead = ahead_of(tile, next, false, chunk, h);
     for (const RowGroup& group : groups.list()) {
       const KeyRange keys = KeyTile::chunk_keys(chunk, group.keys);

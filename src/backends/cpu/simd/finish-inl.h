@@ -65,7 +65,7 @@ inline void finish_row(const ForwardContext& context, const WorkItem& item, cons
   const RowEnd end =
       end_row(static_cast<double>(row_max) * rule.lse_scale, row_sum, sink, is_part || problem.has_lse);
   double divisor = end.divisor;
-  if (problem.has_v_descale) {
+  if (problem.has_v_descale && !problem.v_descale_per_page) {
     divisor /= per_head_value(context.args.v_descale, item.sequence.batch_idx, item.head_k);
   }
   if (row_sum == 0.0f) {

@@ -80,7 +80,7 @@ struct PrefetchRow {
 /// is taken before the multiplication, so the largest score has p = 1 exactly at any magnitude.
 struct ScoreRule {
   bool direct;
-  float scale;           // softmax_scale, times k_descale
+  float scale;           // softmax_scale, times k_descale unless that has factors of pages
   float exponent_scale;  // log2(e), times scale when direct; positive
   double lse_scale;      // natural-log score of one unit of s
 };

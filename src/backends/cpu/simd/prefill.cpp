@@ -121,6 +121,12 @@ class PrefillItem {
                                             scratch_.k + j * scratch_.k_stride, scratch_.line);
       }
     });
+    if (!problem_.k_descale_per_page) return;
+    for (std::int64_t j = 0; j < num_keys; ++j) {
+      multiply_row(scratch_.k + j * scratch_.k_stride, dim_,
+                   row_descale(problem_, context_.args, item_.sequence, context_.args.k_descale,
+                               key_begin + j, item_.head_k));
+    }
   }
 
   /// Returns whether all values are finite, if asked.
@@ -144,6 +150,14 @@ class PrefillItem {
         finite = finite && row_finite;
       }
     });
+    if (!problem_.v_descale_per_page) return finite;
+    for (std::int64_t j = 0; j < num_keys; ++j) {
+      float* row = scratch_.v + j * scratch_.v_stride;
+      multiply_row(row, dim_v_,
+                   row_descale(problem_, context_.args, item_.sequence, context_.args.v_descale,
+                               key_begin + j, item_.head_k));
+      finite = finite && (!check || all_finite(row, dim_v_));
+    }
     return finite;
   }
 
@@ -429,7 +443,8 @@ void prefill_item(const ForwardContext& context, const WorkItem& item, const Scr
                   WorkCursor& cursor) {
 #if HWY_TARGET <= HWY_AVX3
   const DType kv = context.problem.kv_dtype;
-  const bool bf16_holds_all = context.problem.q_dtype == DType::BF16 && kv != DType::F32 && kv != DType::F16;
+  const bool bf16_holds_all = context.problem.q_dtype == DType::BF16 && kv != DType::F32 &&
+                              kv != DType::F16 && !context.problem.has_page_factors();
   if (bf16_holds_all && context.kernels.product_bf16 != nullptr) {
     return PrefillItem<Bf16PairOperands>(context, item, scratch, cursor).run();
   }

@@ -108,7 +108,7 @@ std::size_t simd_scratch_bytes(const AttentionProblem& problem, std::int64_t til
 ScoreRule score_rule(const ForwardContext& context, const WorkItem& item) {
   const AttentionProblem& problem = context.problem;
   double scale = problem.softmax_scale;
-  if (problem.has_k_descale) {
+  if (problem.has_k_descale && !problem.k_descale_per_page) {
     scale *=
         static_cast<double>(per_head_value(context.args.k_descale, item.sequence.batch_idx, item.head_k));
   }

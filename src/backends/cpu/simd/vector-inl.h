@@ -143,6 +143,14 @@ inline void load_row(const typename Format::Raw* row, std::int64_t dim_stride, s
   }
 }
 
+/// row[0..n) *= factor, and what lies behind up to a multiple of kLanes.
+HWY_INLINE void multiply_row(float* row, std::int64_t n, float factor) {
+  const V32 f = hn::Set(kF32, factor);
+  for (std::int64_t d = 0; d < n; d += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(kF32, row + d), f), kF32, row + d);
+  }
+}
+
 /// Round to nearest even; NaN stays NaN.
 HWY_INLINE void store_bf16(V32 value, std::uint16_t* dst) {
   const hn::Rebind<std::uint32_t, F32> du32;

@@ -5,6 +5,7 @@
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/tensor_map_limits.h"
 #include "plan/make_plan.h"
+#include "problem/descale.h"
 
 namespace onepass::cuda {
 namespace {
@@ -12,8 +13,9 @@ namespace {
 ScaleParams scale_params(const TensorView& view) {
   if (!view.present()) return {};
   const auto last = static_cast<std::size_t>(view.rank - 1);
+  const bool per_page = descale_per_page(view);
   return {static_cast<const float*>(view.data), view.rank == 2 ? view.strides[0] : 0,
-          view.shape[last] == 1 ? 0 : view.strides[last]};
+          per_page ? view.strides[0] : 0, view.shape[last] == 1 ? 0 : view.strides[last]};
 }
 
 }  // namespace

@@ -94,8 +94,8 @@ struct Sm90ForwardParams {
 
 /// What stored elements of K or V are multiplied by.
 struct ScaleParams {
-  const float* data;  // [1], [Hk] or [B, Hk], null: 1
-  long long batch_stride, head_stride;
+  const float* data;  // [1], [Hk], [B, Hk], [pages, 1, 1] or [pages, 1, Hk], null: 1
+  long long batch_stride, page_stride, head_stride;
 };
 
 /// What the sm90 decode kernels are launched with.
@@ -116,7 +116,7 @@ struct Sm90DecodeParams {
   FastDivisor team;
   int num_shares, rounds, slots_in_flight;
   int num_items;
-  int unused[12];
+  int unused[8];
 };
 
 /// What backward kernels are launched with. Statistics of query rows lie in the workspace in f32, one for

@@ -11,7 +11,9 @@
 //            rows along N, in eights; O^T = V^T P^T. P^T goes from accumulators to operand B by movmatrix
 // 8 bits     decode_operands.cuh: from ldmatrix to the product a word of four elements takes two to five
 //            instructions more. Q becomes f16, bf16 rows with the power of two that brings their largest
-//            element to 2^14; that and K's factor multiply the scores, V's factor the end of a row
+//            element to 2^14; that and K's factor multiply the scores, V's factor the end of a row. Factors
+//            of pages (kPageFactors) come with the copies of a slot, by cp.async; those of K multiply columns
+//            of S, those of V columns of P, over a power of two that O counts
 // Roles      warp kConsumers copies K and V (tensor memory accelerator), its lanes a box each; with kGather it
 //            and the next one do, row by row. Each other warp has its own keys of every block, all rows, and
 //            maxima, sums and O, which are joined at the end
@@ -90,8 +92,9 @@ struct DecodeSm90 {
   static constexpr int kSlotBytes = decode_slot_bytes(kTileN, kColumnsK, kColumnsV);
   static constexpr int kJointBytes =
       static_cast<int>(decode_joint_bytes(kConsumers, kTileM, Spec::kHeadDimV));
+  static constexpr int kSlotFactors = decode_slot_factors(Spec::kPageFactors, Spec::kGather, kTileN);
   static constexpr int kSharedBytes = static_cast<int>(
-      decode_shared_bytes(kTileN, kColumnsK, kColumnsV, kStages, Spec::kStays ? kJointBytes : 0));
+      decode_shared_bytes(kTileN, kColumnsK, kColumnsV, kStages, Spec::kStays ? kJointBytes : 0, kSlotFactors));
   static constexpr int kPitch = decode_joint_pitch(Spec::kHeadDimV);  // floats
   static constexpr int kPieces = Spec::kHeadDimV / 4;                 // of a row, four columns each
 
@@ -105,6 +108,7 @@ struct DecodeSm90 {
   static_assert(kJointBytes <= kStages * kSlotBytes, "the ring has room for every O");
   static_assert(kStages >= 2, "a block's K and V");
   static_assert(!Spec::kGather || Spec::kPaged, "keys are gathered from pages");
+  static_assert(!Spec::kPageFactors || (Spec::kPaged && Stored::kEightBits), "factors belong to pages of 8 bits");
   static_assert(!Spec::kCluster || (Spec::kSplit && !Spec::kStays), "the splits of a tile are a cluster");
   static_assert(!kShares || !Spec::kSplit, "keys are split or shared out");
   static_assert(!Spec::kParts || (Spec::kSplit && !Spec::kCluster && kPartTiles * kTileN == kPartKeys),
@@ -126,7 +130,8 @@ struct DecodeSm90 {
   // Where warps join their rows, in the ring when it has been read or behind it: O [warp][row][kPitch], then
   // maxima and sums [warp][row].
   float *joint_out, *joint_max, *joint_sum;
-  float *part_out, *part_lse;  // behind them: what the cluster merges, [row][head_dim_v] and [row]
+  float* slot_factors;         // before control: [slot][kSlotFactors]
+  float *part_out, *part_lse;  // behind joint rows: what the cluster merges, [row][head_dim_v] and [row]
   int lane, warp;
 
   // This block's work.
@@ -157,6 +162,7 @@ struct DecodeSm90 {
   Uint32 queries[kRowTiles][kDimSteps][2];
   float score_factor[kRowTiles][2];  // of the rows of S that a thread owns
   float value_factor;
+  int value_exponent;  // of factors of pages: the power of two that O counts, biased
   float s[kRowTiles][kKeyTiles][4];
   float o[kRowTiles][kOutTiles][4];
   RunningSoftmax<kRowTiles, RowsAlongN> softmax;
@@ -166,6 +172,7 @@ struct DecodeSm90 {
         p(params.forward),
         ring(shared_address(shared)),
         control(*reinterpret_cast<Control*>(shared + kSharedBytes - sizeof(Control))),
+        slot_factors(reinterpret_cast<float*>(shared + kSharedBytes - sizeof(Control)) - kStages * kSlotFactors),
         joint_out(reinterpret_cast<float*>(shared + (Spec::kStays ? kStages * kSlotBytes : 0))),
         joint_max(joint_out + kConsumers * kTileM * kPitch),
         joint_sum(joint_max + kConsumers * kTileM),
@@ -178,7 +185,8 @@ struct DecodeSm90 {
 
   ONEPASS_DEVICE void init_barriers() {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&control.full[i], Spec::kGather ? 32 * kProducers : 1);
+      // A lane each that gathers or copies factors, and one that expects the boxes' bytes.
+      mbarrier_init(&control.full[i], Spec::kGather ? 32 * kProducers : Spec::kPageFactors ? 32 + 1 : 1);
       mbarrier_init(&control.empty[i], kConsumers);
     }
     fence_mbarrier_init();
@@ -394,13 +402,26 @@ struct DecodeSm90 {
     }
   }
 
+  /// The factor of a page, to place `index` of the next slot's; 0 for keys that nobody wants.
+  ONEPASS_DEVICE void copy_factor(const ScaleParams& scale, int index, int page, bool inside) const {
+    if (scale.data == nullptr) return;
+    cp_async<4>(shared_address(slot_factors + at.index * kSlotFactors + index),
+                scale.data + batch_idx * scale.batch_stride + page * scale.page_stride + head_k * scale.head_stride,
+                inside ? 4 : 0);
+  }
+
   /// A tile of K or V into the next slot, a copy by a lane each.
   template <int kColumns>
-  ONEPASS_DEVICE void load(const TensorMap& map, const BoxPlace& known, Uint64 l2_hint) {
+  ONEPASS_DEVICE void load(const TensorMap& map, const ScaleParams& scale, const BoxPlace& known, Uint64 l2_hint) {
     constexpr int kColumnBlocks = column_blocks(kColumns);
     Uint64* const full = &control.full[at.index];
     wait_empty();
     if (lane == 0) mbarrier_arrive_expect(full, sm90_tile_bytes(kTileN, kColumns));
+    if constexpr (Spec::kPageFactors) {
+      const bool inside = known.row < p.page_size.divisor;
+      if (lane < all.boxes) copy_factor(scale, lane, known.outer, inside);
+      cp_async_mbarrier_arrive(full);
+    }
     __syncwarp();
     const Uint32 slot = ring + at.index * kSlotBytes;
     if constexpr (decode_copies_rows(kColumns)) {
@@ -441,8 +462,8 @@ struct DecodeSm90 {
         page = __shfl_sync(0xffffffffu, pages, i++ * all.boxes + lane % all.boxes);
       }
       const BoxPlace place = find_box(n, page);
-      load<kColumnsK>(all.k, place, l2_hint);
-      load<kColumnsV>(all.v, place, l2_hint);
+      load<kColumnsK>(all.k, all.k_scale, place, l2_hint);
+      load<kColumnsV>(all.v, all.v_scale, place, l2_hint);
     }
   }
 
@@ -450,10 +471,16 @@ struct DecodeSm90 {
 
   /// This warp's rows of a tile of K or V into the next slot.
   template <int kColumns>
-  ONEPASS_DEVICE void gather_tile(const char* head, const Index64 (&rows)[Gather::kLookUps],
-                                  const Uint32 (&inside)[Gather::kLookUps]) {
+  ONEPASS_DEVICE void gather_tile(const char* head, const ScaleParams& scale,
+                                  const Index64 (&rows)[Gather::kLookUps], const typename Gather::Rows& found) {
     wait_empty();
-    gatherer().template copy_rows<kColumns>(ring + at.index * kSlotBytes, head, rows, inside);
+    if constexpr (Spec::kPageFactors) {
+#pragma unroll
+      for (int i = 0; i < Gather::kLookUps; ++i) {
+        copy_factor(scale, gatherer().key_at(0, i), found.page[i], (found.inside[i] >> lane & 1) != 0);
+      }
+    }
+    gatherer().template copy_rows<kColumns>(ring + at.index * kSlotBytes, head, rows, found.inside);
     __syncwarp();  // no lane runs ahead to the next slot
     cp_async_mbarrier_arrive(&control.full[at.index]);
     at.advance();
@@ -469,8 +496,8 @@ struct DecodeSm90 {
     for (int n = n_begin; n < n_end; n += n_step()) {
       const typename Gather::Rows rows = gatherer.find_rows(pages, n, key_begin, key_end);
       pages = gatherer.look_up(batch_idx, n + n_step());
-      gather_tile<kColumnsK>(k, rows.k, rows.inside);
-      gather_tile<kColumnsV>(v, rows.v, rows.inside);
+      gather_tile<kColumnsK>(k, all.k_scale, rows.k, rows);
+      gather_tile<kColumnsV>(v, all.v_scale, rows.v, rows);
     }
   }
 
@@ -503,8 +530,8 @@ struct DecodeSm90 {
 
   /// Makes the queries f16, and finds what scores and rows of O are to be multiplied by.
   ONEPASS_DEVICE void find_factors() {
-    const float k_scale = scale_at(all.k_scale);
-    value_factor = scale_at(all.v_scale);
+    const float k_scale = Spec::kPageFactors ? 1.0f : scale_at(all.k_scale);
+    value_factor = Spec::kPageFactors ? 1.0f : scale_at(all.v_scale);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       float factor = k_scale;
@@ -568,6 +595,71 @@ struct DecodeSm90 {
           s[t][k][e] = sum[0][t][k][e];
           if constexpr (kChains == 2) s[t][k][e] += sum[1][t][k][e];
           if constexpr (Stored::kEightBits) s[t][k][e] *= score_factor[t][RowsAlongN::row(e)];
+        }
+      }
+    }
+    if constexpr (Spec::kPageFactors) multiply_scores();
+  }
+
+  /// What the slot at hand's keys are multiplied by, of this thread's keys of S^T: of the tiles of 16 keys, two.
+  ONEPASS_DEVICE void load_factors(const ScaleParams& scale, float (&factors)[kKeyTiles][2]) const {
+#pragma unroll
+    for (int k = 0; k < kKeyTiles; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = warp * kWarpKeys + 16 * k + accumulator_place(lane, 2 * half).row;
+        const int index = Spec::kGather ? key : key * all.boxes / kTileN;
+        factors[k][half] = scale.data == nullptr ? 1.0f : slot_factors[at.index * kSlotFactors + index];
+      }
+    }
+  }
+
+  /// By the factors of the keys' pages.
+  ONEPASS_DEVICE void multiply_scores() {
+    float factors[kKeyTiles][2];
+    load_factors(all.k_scale, factors);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int k = 0; k < kKeyTiles; ++k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[t][k][e] *= factors[k][e / 2];
+      }
+    }
+  }
+
+  /// P by the factors of the values' pages, over the power of two that the largest so far of the warp's is at
+  /// least: f16 holds 1 to 2^-24, factors may be far from 1. O follows where that grows.
+  ONEPASS_DEVICE void multiply_probabilities() {
+    float factors[kKeyTiles][2], largest = 0.0f;
+    load_factors(all.v_scale, factors);
+#pragma unroll
+    for (int k = 0; k < kKeyTiles; ++k) {
+      largest = fmaxf(largest, fmaxf(fabsf(factors[k][0]), fabsf(factors[k][1])));
+    }
+    const int exponent = min(__float_as_int(RowsAlongN::max(largest)) >> 23, 253);
+    if (exponent > value_exponent) {
+      const float rescale = __int_as_float(max(127 + value_exponent - exponent, 0) << 23);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) o[t][tile][e] *= rescale;
+        }
+      }
+      value_exponent = exponent;
+    }
+    const float inverse = __int_as_float((254 - value_exponent) << 23);
+#pragma unroll
+    for (int k = 0; k < kKeyTiles; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = factors[k][half] * inverse;
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          s[t][k][2 * half] *= factor;
+          s[t][k][2 * half + 1] *= factor;
         }
       }
     }
@@ -651,6 +743,7 @@ struct DecodeSm90 {
 
   ONEPASS_DEVICE void walk_keys() {
     softmax.reset();
+    value_exponent = 1;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -672,6 +765,7 @@ struct DecodeSm90 {
       const Uint32 values = wait_slot();
       if (seen) {
         clear_values(values, first_key);
+        if constexpr (Spec::kPageFactors) multiply_probabilities();
         value_product(values);
       }
       leave_slot();
@@ -698,7 +792,8 @@ struct DecodeSm90 {
           for (int i = 0; i < 2; ++i) {
             const int element = RowsAlongN::element(r, i);
             const int column = 16 * tile + Stored::out_column(accumulator_place(lane, element).row);
-            joint_out[index * kPitch + column] = o[t][tile][element];
+            const float x = o[t][tile][element];
+            joint_out[index * kPitch + column] = Spec::kPageFactors ? x * __int_as_float(value_exponent << 23) : x;
           }
         }
       }
@@ -737,7 +832,8 @@ struct DecodeSm90 {
       add(piece.out, correction, *reinterpret_cast<const float4*>(joint_out + index * kPitch + column));
     }
     const RowResult result = finish_row(larger, total, p.softmax_scale_log2, sink);
-    multiply(piece.out, Stored::kEightBits ? result.factor * value_factor : result.factor);
+    constexpr bool kFactor = Stored::kEightBits && !Spec::kPageFactors;
+    multiply(piece.out, kFactor ? result.factor * value_factor : result.factor);
     piece.lse = result.lse;
     return piece;
   }
@@ -903,6 +999,10 @@ struct DecodeSm90 {
         cp_async_wait<0>();  // no thread ends before its copies
       } else {
         for_each_item([this] { produce(); });
+        if constexpr (Spec::kPageFactors) {
+          cp_async_commit();
+          cp_async_wait<0>();
+        }
       }
     } else {
       for_each_item([this] { consume(); });

@@ -37,11 +37,12 @@ struct DecodeGather {
     int page[kLookUps];
   };
 
-  /// Where rows begin, in bytes from the pool's first for this head: of this lane's keys; and which of the
-  /// warp's keys exist.
+  /// Where rows begin, in bytes from the pool's first for this head, and in which page: of this lane's keys;
+  /// and which of the warp's keys exist.
   struct Rows {
     Index64 k[kLookUps], v[kLookUps];
     Uint32 inside[kLookUps];
+    int page[kLookUps];  // of keys that exist, else 0
   };
 
   const ForwardParams& p;
@@ -81,6 +82,7 @@ struct DecodeGather {
       const int slot = p.page_size.remainder(key, p.page_size.quotient(key));
       rows.k[i] = inside ? (page * p.k.batch_stride + slot * p.k.row_stride) * kElementBytes : 0;
       rows.v[i] = inside ? (page * p.v.batch_stride + slot * p.v.row_stride) * kElementBytes : 0;
+      rows.page[i] = inside ? page : 0;
       rows.inside[i] = __ballot_sync(0xffffffffu, inside);
     }
     return rows;

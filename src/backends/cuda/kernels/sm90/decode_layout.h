@@ -6,6 +6,9 @@
 
 namespace onepass::cuda {
 
+/// Fewest keys of a box: the swizzle repeats after as many rows.
+constexpr int kFewestBoxKeys = 8;
+
 /// Columns of a row in units of 16 bits, in which rows of any element type are copied.
 ONEPASS_HOST_DEVICE constexpr int decode_columns(int head_dim, int element_bytes) {
   return head_dim * element_bytes / 2;
@@ -32,19 +35,23 @@ ONEPASS_HOST_DEVICE constexpr long long decode_joint_bytes(int warps, int tile_m
 /// A full and an empty barrier for each slot, and what one thread tells the others.
 ONEPASS_HOST_DEVICE constexpr int decode_control_bytes(int slots) { return 8 * (2 * slots + 1); }
 
-/// Of a thread block: ring, joint rows, control. One that takes a single tile joins in the ring, and
+/// Floats of a slot, where pages have factors: of its keys where they are gathered, else of its boxes.
+ONEPASS_HOST_DEVICE constexpr int decode_slot_factors(bool page_factors, bool gathers, int tile_n) {
+  return !page_factors ? 0 : gathers ? tile_n : tile_n / kFewestBoxKeys;
+}
+
+/// Of a thread block: ring, joint rows, factors, control. One that takes a single tile joins in the ring, and
 /// joint_bytes is 0. 64 bits, because a kernel's name can state any sizes.
 ONEPASS_HOST_DEVICE constexpr long long decode_shared_bytes(int tile_n, int columns_k, int columns_v,
-                                                            int slots, long long joint_bytes) {
-  return static_cast<long long>(slots) * decode_slot_bytes(tile_n, columns_k, columns_v) + joint_bytes +
-         decode_control_bytes(slots);
+                                                            int slots, long long joint_bytes,
+                                                            int slot_factors) {
+  return static_cast<long long>(slots) *
+             (decode_slot_bytes(tile_n, columns_k, columns_v) + 4 * slot_factors) +
+         joint_bytes + decode_control_bytes(slots);
 }
 
 /// The most blocks of a cluster that every GPU of compute capability 9.0 runs.
 constexpr int kClusterBlocks = 8;
-
-/// Fewest keys of a box: the swizzle repeats after as many rows.
-constexpr int kFewestBoxKeys = 8;
 
 /// Warps that copy: one asks for boxes, of pages that no box fits some gather rows (decode_gather.cuh).
 constexpr int kGatherWarps = 2;
