@@ -28,8 +28,9 @@ namespace onepass {
 ///   paged       k_cache [pages, page_size, Hk, D], v_cache [pages, page_size, Hk, Dv]; block_table present;
 ///               the capacity is max_pages * page_size
 ///
-/// Dtypes: f32, f16 or bf16 (on a GPU f16 or bf16), all equal. Strides are free on the CPU; on a GPU the last
-/// dimension has stride 1.
+/// Dtypes: f32, f16 or bf16 (on a GPU f16 or bf16), all equal; k_cache and v_cache may both be f8 or i8
+/// instead, and then hold the new rows divided by their factors (append_kv says how). Strides are free on the
+/// CPU; on a GPU the last dimension has stride 1.
 struct AppendArguments {
   TensorView k_new, v_new;
   TensorView k_cache, v_cache;  ///< written: the new rows, and nothing else
@@ -41,6 +42,11 @@ struct AppendArguments {
                              ///< cache_seqlens[b] + t. Absent: 0
   TensorView block_table;    ///< optional, i32 [B, max_pages]: row t is in page block_table[b][t / page_size]
   TensorView cache_batch_idx;  ///< optional, i32 [B]: where b is in a contiguous cache. Absent: b
+
+  /// optional, of a cache with 8 bits, f32 [1], [Hk], [B, Hk] or, of pages, [pages, 1, Hk or 1]: what is
+  /// stored times this is K, as in ForwardArguments. Absent: 1
+  TensorView k_descale;
+  TensorView v_descale;  ///< optional, likewise for V, in a shape of its own
 
   /// optional, f32 or k_new's dtype, [positions, R / 2]: cosines and sines of pair i at each position. R is
   /// even and at most D. Both or neither.
@@ -71,6 +77,10 @@ struct AppendOptions {
 /// Writes each sequence's new rows behind its cached ones, turned if rotary tables are given (keys and q, not
 /// values). No workspace, no allocation; lengths are read where they are, so a GPU call can be captured in a
 /// graph and replayed for other lengths. On a GPU the work is queued on `stream` when the call returns.
+///
+/// An element of a cache with 8 bits is the new one over its factor in f32 (keys after they turn, without
+/// another rounding between), rounded to the nearest value, ties to even; what is past the largest finite
+/// value becomes that one, infinity too. NaN becomes 0x7f, a NaN, in f8 and 0 in i8.
 ///
 /// A sequence fits when its rows end inside the capacity, its pages are in the pool, its cache_batch_idx is a
 /// row of the cache, and its positions are in the tables. On the CPU one that does not is an error, before

@@ -232,12 +232,16 @@ typedef struct onepass_append_args {
   void* stream;                           /* as in onepass_forward_args */
   int32_t rotary_interleaved;             /* pair i: 0 elements i and i + R / 2, 1 elements 2 i and 2 i + 1 */
   int32_t q_at_first_position;            /* 1: every row of q stands at its sequence's first position */
+  /* Of a cache with 8 bits, which holds the new rows divided by these, f32, in the shapes that
+     onepass_forward_args has: optional; absent: 1. */
+  const onepass_tensor* k_descale;
+  const onepass_tensor* v_descale;
 } onepass_append_args;
 
 #define ONEPASS_APPEND_ARGS_INIT                                                                         \
   {                                                                                                      \
     sizeof(onepass_append_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL, NULL, NULL, 0, 0                                                         \
+        NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL                                             \
   }
 
 /* Attention of sequences that begin with the same keys; onepass/cascade.h says more. */

@@ -12,14 +12,15 @@ _LIBRARY.define(
     "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? cu_seqlens_new, "
     "Tensor? cache_seqlens, Tensor? block_table, Tensor? cache_batch_idx, Tensor? rotary_cos, Tensor? rotary_sin, "
     "Tensor? rotary_positions, Tensor? q, Tensor? cu_seqlens_q, Tensor(c!) seqlens_out, Tensor(d!)? q_out, "
-    "bool rotary_interleaved, bool q_at_first_position) -> ()",
+    "bool rotary_interleaved, bool q_at_first_position, Tensor? k_descale=None, Tensor? v_descale=None) -> ()",
     tags=[torch.Tag.pt2_compliant_tag])
 
 
 def _run(k_new, v_new, k_cache, v_cache, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, rotary_cos,
-         rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, q_out, rotary_interleaved, q_at_first_position):
+         rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, q_out, rotary_interleaved, q_at_first_position,
+         k_descale=None, v_descale=None):
     tensors = (k_new, v_new, k_cache, v_cache, cu_seqlens_new, None, cache_seqlens, block_table, cache_batch_idx,
-               rotary_cos, rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, None, q_out)
+               rotary_cos, rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, None, k_descale, v_descale, q_out)
     _core.append_kv(tensors, rotary_interleaved, q_at_first_position, 0, None, False)
 
 
@@ -30,10 +31,10 @@ torch.library.register_fake("onepass::append_kv", lambda *arguments: None, lib=_
 
 def append_new(function, q, k_cache, v_cache, k, v, *, cache_seqlens, block_table, cache_batch_idx, rotary_cos,
                rotary_sin, rotary_interleaved, each_row_its_position, cu_seqlens_q=None, cu_seqlens_new=None,
-               rotary_positions=None):
+               rotary_positions=None, k_descale=None, v_descale=None):
     """Writes k and v into the cache and turns q: (q, the lengths of the cache afterwards), as flash-attn does.
 
-    Without k there is nothing to write, and these are q and cache_seqlens.
+    A cache of 8 bits holds wider k and v divided by k_descale and v_descale. Without k there is nothing to write, and these are q and cache_seqlens.
     """
     if k is None:
         for name, value in dict(v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin).items():
@@ -60,6 +61,7 @@ def append_new(function, q, k_cache, v_cache, k, v, *, cache_seqlens, block_tabl
     rotary = (rotary_cos, rotary_sin, rotary_positions, q if turned is not None else None,
               cu_seqlens_q if turned is not None else None)
     options = (rotary_interleaved, not each_row_its_position)
+    factors = (k_descale, v_descale) if k_cache.element_size() == 1 and k.element_size() > 1 else ()
     lengths = torch.empty_like(cache_seqlens)
     left_to_turn = turned
     if k.element_size() == 1 and len({x.dtype for x in written}) == 1:
@@ -69,7 +71,8 @@ def append_new(function, q, k_cache, v_cache, k, v, *, cache_seqlens, block_tabl
             rotary, left_to_turn = (None,) * 5, None
         # Rows that do not turn are copied bit for bit.
         written = tuple(x.view(torch.float16) for x in (k, v, k_cache, v_cache))
-    call(*written, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, *rotary, lengths, left_to_turn, *options)
+    call(*written, cu_seqlens_new, cache_seqlens, block_table, cache_batch_idx, *rotary, lengths, left_to_turn, *options,
+         *factors)
     return q if turned is None else turned, lengths
 
 

@@ -157,15 +157,18 @@ def attention_cascade(q, k, v, k_prefix, v_prefix, *, prefix_table=None, prefix_
 def append_kv(k_new, v_new, k_cache, v_cache, *, cache_seqlens=None, block_table=None, cache_batch_idx=None,
               cu_seqlens_new=None, seqused_new=None, rotary_cos=None, rotary_sin=None, rotary_positions=None,
               rotary_interleaved: bool = False, q=None, q_out=None, cu_seqlens_q=None,
-              q_at_first_position: bool = False, seqlens_out=None, overflow=None, num_threads: int = 0,
-              stream=None) -> Any:
+              q_at_first_position: bool = False, seqlens_out=None, overflow=None, k_descale=None, v_descale=None,
+              num_threads: int = 0, stream=None) -> Any:
     """Writes new keys and values behind those that a cache holds, with rotary embedding if tables are given.
+
+    A cache of 8 bits holds the new rows divided by its factors, keys after they turn: rounded once to the nearest value,
+    ties to even, at most the largest finite one; NaN becomes NaN, of int8 0.
 
     Args:
         k_new, v_new: [B, Sn, Hk, D] and [B, Sn, Hk, Dv], or packed [Tn, Hk, D] with cu_seqlens_new; float32, float16 or
             bfloat16 (on a GPU not float32).
         k_cache, v_cache: written. Contiguous [B, capacity, Hk, D] (any number of rows with cache_batch_idx), or pages
-            [pages, page_size, Hk, D] with block_table.
+            [pages, page_size, Hk, D] with block_table. Of k_new's dtype, or float8_e4m3fn, float8_e5m2 or int8.
         cache_seqlens: int32 [B]: rows that the cache holds; new row t becomes row cache_seqlens[b] + t. Default: 0.
         block_table: int32 [B, max_pages]: row t is in page block_table[b][t / page_size].
         cache_batch_idx: int32 [B]: where each sequence is in a contiguous cache.
@@ -179,6 +182,8 @@ def append_kv(k_new, v_new, k_cache, v_cache, *, cache_seqlens=None, block_table
         seqlens_out: int32 [B], written: rows that the cache holds afterwards: the seqused_k of the attention to follow.
         overflow: int32 [B], on a GPU: set to 1 where a sequence did not fit and nothing was written for it; never
             cleared. Default: the next call on this GPU raises ValueError.
+        k_descale, v_descale: float32 [1], [Hk], [B, Hk] or, of pages, [pages, 1, Hk or 1]: what a cache of 8 bits is
+            multiplied by where it is read, as for `attention`. Default: 1.
         num_threads, stream: as for `attention`.
 
     Returns:
@@ -189,7 +194,8 @@ def append_kv(k_new, v_new, k_cache, v_cache, *, cache_seqlens=None, block_table
         Others as `attention`.
     """
     tensors = (k_new, v_new, k_cache, v_cache, cu_seqlens_new, seqused_new, cache_seqlens, block_table, cache_batch_idx,
-               rotary_cos, rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, overflow, q_out)
+               rotary_cos, rotary_sin, rotary_positions, q, cu_seqlens_q, seqlens_out, overflow, k_descale, v_descale,
+               q_out)
     return _core.append_kv(tensors, rotary_interleaved, q_at_first_position, num_threads, stream, True)
 
 

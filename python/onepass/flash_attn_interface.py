@@ -141,7 +141,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
         page_table: int32 (b, max_pages): the pages of each sequence.
         k, v: (b, s_new, g, d), or packed (t_new, g, d) with cu_seqlens_k_new: written into the cache behind the keys
             that it holds, then part of the attention. In 8 bits with a cache of the same; turned in q's type, then
-            rounded again (int8 only without rotary_cos).
+            rounded again (int8 only without rotary_cos). In q's type with a cache of 8 bits: turned, divided by
+            k_descale and v_descale and rounded once.
         rotary_cos, rotary_sin: (positions, rotary_dim / 2), for k and q, whose rows stand at rotary_seqlens (default:
             cache_seqlens) and after; those of q all at that one without causal and window_size.
         qv: None only.
@@ -154,6 +155,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
     """
     name = "flash_attn_with_kvcache"
     refuse_given(name, qv=qv)
+    factors_of_keys = k_descale
     q, k_descale = _wide_queries(name, q, q_descale, k_descale)
     page_table, cache_batch_idx = table_rows(page_table, cache_batch_idx)
     q, cache_seqlens = append_new(
@@ -161,7 +163,8 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
         cache_batch_idx=cache_batch_idx, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, each_row_its_position=causal or tuple(window_size) != (-1, -1),
         cu_seqlens_q=cu_seqlens_q, cu_seqlens_new=cu_seqlens_k_new,
-        rotary_positions=rotary_seqlens if rotary_cos is not None else None)
+        rotary_positions=rotary_seqlens if rotary_cos is not None else None, k_descale=factors_of_keys,
+        v_descale=v_descale)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     keys = cache_keys(name, k_cache, v_cache, batch, cache_seqlens, cache_batch_idx, page_table, cache_leftpad)
     found = _attend(name, q, softmax_scale=softmax_scale, causal=causal, window_size=window_size,

@@ -26,7 +26,7 @@ struct AppendMember {
 };
 
 /// In the order in which Python gives them.
-constexpr std::array<AppendMember, 17> kAppendMembers = {
+constexpr std::array<AppendMember, 19> kAppendMembers = {
     {{"k_new", &AppendArguments::k_new, Use::Values},
      {"v_new", &AppendArguments::v_new, Use::Values},
      {"k_cache", &AppendArguments::k_cache, Use::Written},
@@ -43,6 +43,8 @@ constexpr std::array<AppendMember, 17> kAppendMembers = {
      {"cu_seqlens_q", &AppendArguments::cu_seqlens_q, Use::Indices},
      {"seqlens_out", &AppendArguments::seqlens_out, Use::Written},
      {"overflow", &AppendArguments::overflow, Use::Written},
+     {"k_descale", &AppendArguments::k_descale, Use::Values},
+     {"v_descale", &AppendArguments::v_descale, Use::Values},
      {"q_out", &AppendArguments::q_out, Use::Written}}};
 
 constexpr std::size_t kQuery = 12;
@@ -100,7 +102,7 @@ void bind_append(nb::module_& module) {
              nb::arg("check_values"),
              "onepass::append_kv of (k_new, v_new, k_cache, v_cache, cu_seqlens_new, seqused_new, "
              "cache_seqlens, block_table, cache_batch_idx, rotary_cos, rotary_sin, rotary_positions, q, "
-             "cu_seqlens_q, seqlens_out, overflow, q_out): q_out, or None.");
+             "cu_seqlens_q, seqlens_out, overflow, k_descale, v_descale, q_out): q_out, or None.");
 }
 
 }  // namespace onepass::python

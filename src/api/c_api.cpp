@@ -56,8 +56,7 @@ static_assert(sizeof(onepass_forward_options) ==
 static_assert(sizeof(onepass_backward_args) == offsetof(onepass_backward_args, dbias) + sizeof(void*));
 static_assert(sizeof(onepass_merge_args) == offsetof(onepass_merge_args, stream) + sizeof(void*));
 static_assert(sizeof(onepass_cascade_args) == offsetof(onepass_cascade_args, prefix_seqlen) + sizeof(void*));
-static_assert(sizeof(onepass_append_args) ==
-              offsetof(onepass_append_args, q_at_first_position) + sizeof(std::int32_t));
+static_assert(sizeof(onepass_append_args) == offsetof(onepass_append_args, v_descale) + sizeof(void*));
 
 constexpr onepass_tensor kTensorDefaults = ONEPASS_TENSOR_INIT;
 constexpr onepass_forward_args kArgsDefaults = ONEPASS_FORWARD_ARGS_INIT;
@@ -443,6 +442,8 @@ onepass_status onepass_append_kv(const onepass_append_args* args, int32_t num_th
     read_view(kCall, "cu_seqlens_q", a.cu_seqlens_q, append.cu_seqlens_q);
     read_view(kCall, "seqlens_out", a.seqlens_out, append.seqlens_out);
     read_view(kCall, "overflow", a.overflow, append.overflow);
+    read_view(kCall, "k_descale", a.k_descale, append.k_descale);
+    read_view(kCall, "v_descale", a.v_descale, append.v_descale);
     const onepass::AppendOptions options{
         .rotary_interleaved = flag(kCall, "rotary_interleaved", a.rotary_interleaved),
         .q_at_first_position = flag(kCall, "q_at_first_position", a.q_at_first_position),

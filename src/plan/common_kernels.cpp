@@ -196,7 +196,7 @@ std::vector<CommonKernel> common_kernels() {
     found.add(merge_states_kernel(target.compute_capability), target);
     found.add(part_lengths_kernel(target.compute_capability), target);
     for (const DType dtype : kBothTypes) {
-      found.add(append_kv_kernel(target.compute_capability, dtype, 16), target);
+      found.add(append_kv_kernel(target.compute_capability, dtype, dtype, 16), target);
     }
     for (const Work& work : kWork) {
       for (const DType dtype : work.dtypes) {

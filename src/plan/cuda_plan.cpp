@@ -240,11 +240,12 @@ KernelSpec part_lengths_kernel(int compute_capability) {
   return spec;
 }
 
-KernelSpec append_kv_kernel(int compute_capability, DType dtype, int load_bytes) {
+KernelSpec append_kv_kernel(int compute_capability, DType dtype, DType stored, int load_bytes) {
   KernelSpec spec;
   spec.family = KernelFamily::AppendKv;
   spec.architecture = compute_capability;
   spec.dtype = dtype;
+  if (stored != dtype) spec.kv_dtype = stored;
   spec.num_warps = kAppendWarps;
   spec.load_bytes = spec.store_bytes = load_bytes;
   return spec;

@@ -31,7 +31,8 @@ void lay_out_lengths(Plan& plan);
 /// What writes the lengths for the parts of a mixed plan: a thread for each sequence.
 KernelSpec part_lengths_kernel(int compute_capability);
 
-/// What append_kv() launches: a block per row, which it reads and writes in pieces of load_bytes (16 or 2).
-KernelSpec append_kv_kernel(int compute_capability, DType dtype, int load_bytes);
+/// What append_kv() launches, of new rows of one dtype for a cache of that or of 8 bits: a block per row,
+/// which it reads in pieces of load_bytes (16 or 2).
+KernelSpec append_kv_kernel(int compute_capability, DType dtype, DType stored, int load_bytes);
 
 }  // namespace onepass

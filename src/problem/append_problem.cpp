@@ -7,6 +7,7 @@
 #include <string>
 
 #include "problem/checker.h"
+#include "problem/descale.h"
 #include "support/message.h"
 
 namespace onepass {
@@ -24,6 +25,7 @@ class AppendValidator {
     tensors();
     new_rows();
     cache();
+    factors();
     rotary();
     queries();
     index_tensors();
@@ -38,7 +40,7 @@ class AppendValidator {
     check_.present({"v_new", args_.v_new}, "the new values");
     check_.present({"k_cache", args_.k_cache}, "where the keys go");
     check_.present({"v_cache", args_.v_cache}, "where the values go");
-    for (const Named& t : std::array<Named, 17>{{{"k_new", args_.k_new},
+    for (const Named& t : std::array<Named, 19>{{{"k_new", args_.k_new},
                                                  {"v_new", args_.v_new},
                                                  {"k_cache", args_.k_cache},
                                                  {"v_cache", args_.v_cache},
@@ -54,17 +56,20 @@ class AppendValidator {
                                                  {"q_out", args_.q_out},
                                                  {"cu_seqlens_q", args_.cu_seqlens_q},
                                                  {"seqlens_out", args_.seqlens_out},
-                                                 {"overflow", args_.overflow}}}) {
+                                                 {"overflow", args_.overflow},
+                                                 {"k_descale", args_.k_descale},
+                                                 {"v_descale", args_.v_descale}}}) {
       check_.sane(t);
       check_.address(t);
       check_.same_device(t, {"k_new", args_.k_new});
     }
     check_.dtype({"k_new", args_.k_new}, {DType::F32, DType::F16, DType::BF16}, "keys are f32, f16 or bf16");
-    for (const Named& t :
-         {Named{"v_new", args_.v_new}, Named{"k_cache", args_.k_cache}, Named{"v_cache", args_.v_cache},
-          Named{"q", args_.q}, Named{"q_out", args_.q_out}}) {
+    for (const Named& t : {Named{"v_new", args_.v_new}, Named{"q", args_.q}, Named{"q_out", args_.q_out}}) {
       if (t.view.present()) check_.dtype(t, {args_.k_new.dtype}, "k_new's dtype");
     }
+    check_.dtype({"k_cache", args_.k_cache}, {args_.k_new.dtype, DType::F8E4M3, DType::F8E5M2, DType::I8},
+                 "k_new's dtype, or one of 8 bits");
+    check_.dtype({"v_cache", args_.v_cache}, {args_.k_cache.dtype}, "k_cache's dtype");
   }
 
   /// Extents of a dense or packed tensor's rows; the batch, too, of the first that is asked.
@@ -167,6 +172,18 @@ class AppendValidator {
       check_.fail(fmt::format("k_new has {} rows a sequence, but the cache has room for {}",
                               p_.rows_new.seqlen, p_.capacity),
                   fmt::format("up to {}", p_.capacity), "append fewer rows, or to a larger cache");
+    }
+  }
+
+  void factors() const {
+    const DType stored = args_.k_cache.dtype;
+    for (const Named& t : {Named{"k_descale", args_.k_descale}, Named{"v_descale", args_.v_descale}}) {
+      if (!t.view.present()) continue;
+      if (dtype_bytes(stored) != 1) {
+        check_.fail(fmt::format("{} is given, but k_cache has dtype {}", t.name, dtype_name(stored)),
+                    "factors of a cache that holds f8 or i8", fmt::format("leave {} out", t.name));
+      }
+      check_descale(check_, t, {p_.batch, p_.num_heads_k, p_.page_size > 0, p_.num_pages, stored});
     }
   }
 

@@ -133,6 +133,8 @@ std::string family_members(const KernelSpec& spec) {
           "= {};\n  static constexpr bool kPageFactors = {};",
           element_of(spec.kv_dtype.value_or(spec.dtype)), spec.stays, spec.ragged, spec.cluster, spec.gather,
           spec.page_factors);
+    case KernelFamily::AppendKv:
+      return fmt::format("\n  using Stored = {};", element_of(spec.kv_dtype.value_or(spec.dtype)));
     case KernelFamily::Sm80BackwardKeys: return backward_members("Keys", spec.apart);
     case KernelFamily::Sm80BackwardQueries: return backward_members("Queries", false);
     case KernelFamily::Sm80BackwardBias: return backward_members("Bias", false);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backends/cuda/kernels/common/round_to_bytes.h"
 #include "onepass/tensor_view.h"
 
 namespace onepass {
@@ -85,13 +86,16 @@ inline float load_float(const void* data, DType dtype, std::int64_t idx) {
   return std::numeric_limits<float>::quiet_NaN();
 }
 
-/// Stores to f32, f16 or bf16.
+/// Stores, rounded, any type but I32; those of 8 bits saturate (round_to_bytes.h).
 inline void store_float(void* data, DType dtype, std::int64_t idx, float value) {
   switch (dtype) {
     case DType::F32: static_cast<float*>(data)[idx] = value; break;
     case DType::F16: static_cast<std::uint16_t*>(data)[idx] = float_to_f16(value); break;
     case DType::BF16: static_cast<std::uint16_t*>(data)[idx] = float_to_bf16(value); break;
-    default: break;
+    case DType::F8E4M3: static_cast<std::uint8_t*>(data)[idx] = cuda::round_to_e4m3(value); break;
+    case DType::F8E5M2: static_cast<std::uint8_t*>(data)[idx] = cuda::round_to_e5m2(value); break;
+    case DType::I8: static_cast<std::uint8_t*>(data)[idx] = cuda::round_to_i8(value); break;
+    case DType::I32: break;
   }
 }
 

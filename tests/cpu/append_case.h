@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,27 @@ struct AppendKind {
   DType dtype = DType::BF16;
   bool in_pieces = true;  // every row can be read and written 16 bytes at a time
   bool misfits = false;   // some sequences do not fit
+  DType stored = dtype;   // in the cache
 };
+
+/// The value of an 8-bit dtype that is nearest to x, of two the one whose bits are even, by trying them all.
+inline double nearest_byte(DType dtype, double x) {
+  if (std::isnan(x)) return dtype == DType::I8 ? 0 : x;
+  double best = 0, best_distance = std::numeric_limits<double>::infinity();
+  const double kept = std::clamp(x, -1e6, 1e6);  // past every type, and exact distances
+  bool best_is_even = false;
+  for (int bits = 0; bits < 256; ++bits) {
+    const auto byte = static_cast<std::uint8_t>(bits);
+    const double value = load_float(&byte, dtype, 0), distance = std::abs(value - kept);
+    if (!std::isfinite(value)) continue;
+    if (distance < best_distance || (distance == best_distance && !best_is_even)) {
+      best = value;
+      best_distance = distance;
+      best_is_even = bits % 2 == 0;
+    }
+  }
+  return best;
+}
 
 class AppendCase {
  public:
@@ -39,6 +60,7 @@ class AppendCase {
     make_lengths();
     make_new_rows();
     make_cache();
+    if (quantizes()) make_factors();
     if (random_.chance(70)) make_rotary();
     if (random_.chance(60)) args.seqlens_out = keep_ints(std::vector<std::int32_t>(batch(), -7));
     if (kind.misfits) args.overflow = keep_ints(std::vector<std::int32_t>(batch(), 0));
@@ -47,10 +69,11 @@ class AppendCase {
   /// The tensors that are there: for copies to a GPU.
   std::vector<TensorView*> views() {
     std::vector<TensorView*> present;
-    for (TensorView* view : {&args.k_new, &args.v_new, &args.k_cache, &args.v_cache, &args.cu_seqlens_new,
-                             &args.seqused_new, &args.cache_seqlens, &args.block_table, &args.cache_batch_idx,
-                             &args.rotary_cos, &args.rotary_sin, &args.rotary_positions, &args.q, &args.q_out,
-                             &args.cu_seqlens_q, &args.seqlens_out, &args.overflow}) {
+    for (TensorView* view :
+         {&args.k_new, &args.v_new, &args.k_cache, &args.v_cache, &args.cu_seqlens_new, &args.seqused_new,
+          &args.cache_seqlens, &args.block_table, &args.cache_batch_idx, &args.rotary_cos, &args.rotary_sin,
+          &args.rotary_positions, &args.q, &args.q_out, &args.cu_seqlens_q, &args.seqlens_out, &args.overflow,
+          &args.k_descale, &args.v_descale}) {
       if (view->present()) present.push_back(view);
     }
     return present;
@@ -70,9 +93,14 @@ class AppendCase {
       if (!fits(b)) continue;
       for (std::int64_t t = 0; t < added_[b]; ++t) {
         for (std::int64_t h = 0; h < num_heads_k_; ++h) {
-          put(k, *k_cache_, cache_index(b, t, h),
-              turned(args.k_new, row_index(new_begin_, b, t, h), angle_at(b, t)));
-          put(v, *v_cache_, cache_index(b, t, h), plain(args.v_new, row_index(new_begin_, b, t, h)));
+          const std::vector<std::int64_t> at = cache_index(b, t, h), from = row_index(new_begin_, b, t, h);
+          put(k, *k_cache_, at, turned(args.k_new, from, angle_at(b, t)));
+          put(v, *v_cache_, at, plain(args.v_new, from));
+          if (!quantizes()) continue;
+          expect_quantized("k_cache", *k_cache_, at, turned(args.k_new, from, angle_at(b, t)),
+                           factor(args.k_descale, b, at), angle_at(b, t) < 0 ? 0 : 2 * num_pairs());
+          expect_quantized("v_cache", *v_cache_, at, plain(args.v_new, from), factor(args.v_descale, b, at),
+                           0);
         }
       }
       for (std::int64_t t = 0; t < queries_[b]; ++t) {
@@ -114,6 +142,8 @@ class AppendCase {
   auto noise() {
     return [this](std::span<const std::int64_t>) { return random_.normal(); };
   }
+  bool quantizes() const { return kind_.stored != kind_.dtype; }
+  std::int64_t num_pairs() const { return args.rotary_cos.present() ? args.rotary_cos.shape[1] : 0; }
   bool misfit() { return kind_.misfits && random_.chance(20); }
 
   void make_lengths() {
@@ -204,10 +234,60 @@ class AppendCase {
       }
       args.cache_batch_idx = keep_ints(batch_idx_);
     }
-    args.k_cache = keep(verify::HostTensor(kind_.dtype, {first, second, num_heads_k_, head_dim_}));
+    args.k_cache = keep(verify::HostTensor(kind_.stored, {first, second, num_heads_k_, head_dim_}));
     k_cache_ = &memory_.back();
-    args.v_cache = keep(verify::HostTensor(kind_.dtype, {first, second, num_heads_k_, head_dim_v_}));
+    args.v_cache = keep(verify::HostTensor(kind_.stored, {first, second, num_heads_k_, head_dim_v_}));
     v_cache_ = &memory_.back();
+  }
+
+  /// Down to what saturates, of K and of V in shapes of their own.
+  void make_factors() {
+    for (TensorView* view : {&args.k_descale, &args.v_descale}) {
+      const std::vector<std::vector<std::int64_t>> shapes = {{1},
+                                                             {num_heads_k_},
+                                                             {batch_, num_heads_k_},
+                                                             {args.k_cache.shape[0], 1, num_heads_k_},
+                                                             {args.k_cache.shape[0], 1, 1}};
+      const std::int64_t choice = random_.below(paged_ ? 6 : 4);
+      if (choice == 3) continue;  // absent
+      const auto& shape = shapes[static_cast<std::size_t>(choice > 3 ? choice - 1 : choice)];
+      const auto factors = [this](std::span<const std::int64_t>) {
+        return std::ldexp(0.5 + random_.uniform(), static_cast<int>(-random_.below(10)));
+      };
+      *view = keep(verify::HostTensor(DType::F32, shape, factors));
+    }
+  }
+  float factor(const TensorView& descale, std::size_t b, const std::vector<std::int64_t>& at) const {
+    if (!descale.present()) return 1;
+    const auto* x = static_cast<const float*>(descale.data);
+    const std::int64_t heads = descale.shape[static_cast<std::size_t>(descale.rank - 1)];
+    const std::int64_t head = heads == 1 ? 0 : at[2];
+    const std::int64_t outer = descale.rank == 3   ? at[0]
+                               : descale.rank == 2 ? static_cast<std::int64_t>(b)
+                                                   : 0;
+    return x[outer * heads + head];
+  }
+
+  /// A row of the cache: bit for bit, but where elements turned, whose f32 products may differ in their last
+  /// bits.
+  void expect_quantized(const char* name, const verify::HostTensor& cache,
+                        const std::vector<std::int64_t>& at, const std::vector<double>& row, float factor,
+                        std::int64_t num_turned) const {
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < at.size(); ++i) offset += at[i] * cache.view().strides[i];
+    for (std::size_t d = 0; d < row.size(); ++d) {
+      const float got = load_float(cache.view().data, kind_.stored, offset + static_cast<std::int64_t>(d));
+      if (static_cast<std::int64_t>(d) >= num_turned) {
+        const auto quotient = static_cast<float>(row[d] / static_cast<double>(factor));
+        ASSERT_EQ(got, nearest_byte(kind_.stored, static_cast<double>(quotient)))
+            << name << " element " << d << ", " << row[d] << " / " << factor;
+      } else {
+        ASSERT_GE(got, nearest_byte(kind_.stored, (row[d] - 2e-5) / static_cast<double>(factor)))
+            << name << d;
+        ASSERT_LE(got, nearest_byte(kind_.stored, (row[d] + 2e-5) / static_cast<double>(factor)))
+            << name << d;
+      }
+    }
   }
 
   void make_rotary() {
@@ -335,7 +415,8 @@ class AppendCase {
     const double rounding = kind_.dtype == DType::F32   ? 0x1p-24
                             : kind_.dtype == DType::F16 ? 0x1p-11
                                                         : 0x1p-8;
-    const auto bytes = static_cast<std::size_t>(dtype_bytes(kind_.dtype));
+    const DType dtype = tensor.view().dtype;
+    const auto bytes = static_cast<std::size_t>(dtype_bytes(dtype));
     for (std::size_t n = 0; n < want.size(); ++n) {
       const unsigned char* at = tensor.memory().bytes() + n * bytes;
       if (std::isnan(want[n])) {
@@ -343,7 +424,8 @@ class AppendCase {
             << name << " element " << n << " was written";
         continue;
       }
-      const float got = load_float(tensor.view().data, kind_.dtype, static_cast<std::int64_t>(n));
+      if (bytes == 1) continue;  // expect_quantized has looked
+      const float got = load_float(tensor.view().data, dtype, static_cast<std::int64_t>(n));
       ASSERT_NEAR(got, want[n], 1.01 * rounding * std::abs(want[n]) + 2e-5) << name << " element " << n;
     }
   }

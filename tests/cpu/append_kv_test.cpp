@@ -11,6 +11,21 @@ namespace {
 
 const std::int64_t kCases = full_or_sanitized(50, 10);
 
+void append_on_cpu(AppendCase& c, std::int64_t seed) {
+  c.options.num_threads = 1 + static_cast<int>(seed % 3);
+  append_kv(c.args, c.options);
+  c.expect_right();
+}
+
+void append_on_gpu(AppendCase& c) {
+  const AppendArguments host = c.args;
+  const verify::DeviceCopies copies(c.views(), 0);
+  append_kv(c.args, c.options);
+  EXPECT_EQ(copies.copy_back(), std::nullopt);
+  c.args = host;
+  c.expect_right();
+}
+
 TEST(append_kv, writes_rows_where_they_belong_and_nothing_else) {
   for (const DType dtype : kFloatTypes) {
     for (std::int64_t seed = 0; seed < kCases; ++seed) {
@@ -18,9 +33,7 @@ TEST(append_kv, writes_rows_where_they_belong_and_nothing_else) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " seed " + std::to_string(seed) +
                      (in_pieces ? " pieces" : ""));
         AppendCase c(seed, {dtype, in_pieces});
-        c.options.num_threads = 1 + static_cast<int>(seed % 3);
-        append_kv(c.args, c.options);
-        c.expect_right();
+        append_on_cpu(c, seed);
         if (::testing::Test::HasFailure()) return;
       }
     }
@@ -36,18 +49,65 @@ TEST(append_kv, on_a_gpu_writes_the_same_and_leaves_alone_what_does_not_fit) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " seed " + std::to_string(seed) +
                      (in_pieces ? " pieces" : ""));
         AppendCase c(seed, {dtype, in_pieces, seed % 2 == 1});
-        const AppendArguments host = c.args;
-        const verify::DeviceCopies copies(c.views(), 0);
-        append_kv(c.args, c.options);
-        EXPECT_EQ(copies.copy_back(), std::nullopt);
-        c.args = host;
-        c.expect_right();
+        append_on_gpu(c);
         misfits += c.num_misfits();
         if (::testing::Test::HasFailure()) return;
       }
     }
   }
   EXPECT_GT(misfits, 20);
+}
+
+TEST(append_kv, divides_rows_for_a_cache_of_8_bits) {
+  for (const DType dtype : kFloatTypes) {
+    for (const DType stored : {DType::F8E4M3, DType::F8E5M2, DType::I8}) {
+      for (std::int64_t seed = 100; seed < 100 + kCases; ++seed) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " to " + dtype_name(stored) + " seed " +
+                     std::to_string(seed));
+        AppendCase c(seed, {.dtype = dtype, .in_pieces = seed % 2 == 0, .stored = stored});
+        append_on_cpu(c, seed);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(append_kv, on_a_gpu_divides_rows_for_a_cache_of_8_bits) {
+  if (!target_wanted(Backend::Cuda)) GTEST_SKIP() << "no GPU";
+  for (const DType dtype : {DType::F16, DType::BF16}) {
+    for (const DType stored : {DType::F8E4M3, DType::F8E5M2, DType::I8}) {
+      for (std::int64_t seed = 100; seed < 100 + kCases; ++seed) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " to " + dtype_name(stored) + " seed " +
+                     std::to_string(seed));
+        AppendCase c(seed, {dtype, seed % 2 == 0, seed % 4 < 2, stored});
+        append_on_gpu(c);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(append_kv, what_no_8_bits_hold_becomes_the_largest_value_and_nan_is_documented) {
+  const float rows[] = {kNan, kInf, -kInf, 1e38f, 3, -0.0f, 0.75f, 1e-38f};
+  const HostTensor fresh(DType::F32, {1, 1, 1, 8},
+                         [&](auto idx) { return rows[static_cast<std::size_t>(idx[3])]; });
+  const auto appended = [&](DType stored, float factor) {
+    const HostTensor k(stored, {1, 1, 1, 8}), v(stored, {1, 1, 1, 8});
+    const HostTensor factors(DType::F32, {1}, constant(static_cast<double>(factor)));
+    AppendArguments args;
+    args.k_new = args.v_new = fresh.view();
+    args.k_cache = k.view();
+    args.v_cache = v.view();
+    args.k_descale = args.v_descale = factors.view();
+    append_kv(args);
+    EXPECT_EQ(bytes_of(k.view()), bytes_of(v.view()));
+    return bytes_of(k.view());
+  };
+  using Bytes = std::vector<unsigned char>;
+  EXPECT_EQ(appended(DType::F8E4M3, 0.5f), (Bytes{0x7f, 0x7e, 0xfe, 0x7e, 0x4c, 0x80, 0x3c, 0x00}));
+  EXPECT_EQ(appended(DType::F8E5M2, 0.5f), (Bytes{0x7f, 0x7b, 0xfb, 0x7b, 0x46, 0x80, 0x3e, 0x00}));
+  EXPECT_EQ(appended(DType::I8, 0.5f), (Bytes{0, 127, 128, 127, 6, 0, 2, 0})) << "1.5 rounds to the even 2";
+  EXPECT_EQ(appended(DType::I8, 0.0f), (Bytes{0, 127, 128, 127, 127, 0, 127, 127})) << "0 / 0 is NaN";
 }
 
 TEST(append_kv, q_may_be_turned_in_place_and_strides_are_free) {

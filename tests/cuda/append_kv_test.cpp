@@ -44,6 +44,38 @@ TEST_F(gpu_append, without_a_tensor_for_it_the_next_call_reports_what_did_not_fi
   EXPECT_EQ(fits.rows_then(), 4);
 }
 
+/// The CPU's bits: tests/cpu/append_kv_test.cpp.
+TEST_F(gpu_append, a_cache_of_8_bits_saturates_and_keeps_nan) {
+  const float rows[] = {NAN, INFINITY, -INFINITY, 1e38f, 3, -0.0f, 0.75f, 1e-38f};
+  const auto appended = [&](DType stored, std::int64_t head_dim) {
+    const HostTensor fresh(DType::BF16, {1, 1, 1, head_dim},
+                           [&](auto idx) { return rows[static_cast<std::size_t>(idx[3])]; });
+    const HostTensor k(stored, {1, 1, 1, head_dim}), v(stored, {1, 1, 1, head_dim});
+    const HostTensor factors(DType::F32, {1}, constant(0.5));
+    AppendArguments args;
+    args.k_new = args.v_new = fresh.view();
+    args.k_cache = k.view();
+    args.v_cache = v.view();
+    args.k_descale = factors.view();
+    args.v_descale = factors.view();
+    const verify::DeviceCopies copies(
+        {&args.k_new, &args.v_new, &args.k_cache, &args.v_cache, &args.k_descale, &args.v_descale}, 0);
+    append_kv(args);
+    EXPECT_EQ(copies.copy_back(), std::nullopt);
+    EXPECT_EQ(bytes_of(k.view()), bytes_of(v.view()));
+    return bytes_of(k.view());
+  };
+  for (const std::int64_t head_dim : {8, 7}) {  // in pieces, and element by element
+    std::vector<unsigned char> e4m3{0x7f, 0x7e, 0xfe, 0x7e, 0x4c, 0x80, 0x3c, 0x00};
+    std::vector<unsigned char> e5m2{0x7f, 0x7b, 0xfb, 0x7b, 0x46, 0x80, 0x3e, 0x00};
+    std::vector<unsigned char> i8{0, 127, 128, 127, 6, 0, 2, 0};
+    for (auto* bytes : {&e4m3, &e5m2, &i8}) bytes->resize(static_cast<std::size_t>(head_dim));
+    EXPECT_EQ(appended(DType::F8E4M3, head_dim), e4m3);
+    EXPECT_EQ(appended(DType::F8E5M2, head_dim), e5m2);
+    EXPECT_EQ(appended(DType::I8, head_dim), i8);
+  }
+}
+
 TEST_F(gpu_append, f32_and_inner_strides_are_not_taken) {
   Step step(0);
   const verify::DeviceCopies copies(step.views(), 0);

@@ -50,6 +50,24 @@ TEST(emulated_append_kv, writes_rows_where_they_belong_and_leaves_alone_what_doe
   EXPECT_GT(misfits, 10);
 }
 
+TEST(emulated_append_kv, divides_rows_for_a_cache_of_8_bits) {
+  for (std::int64_t seed = 100; seed < 116; ++seed) {
+    for (const DType dtype : {DType::F16, DType::BF16}) {
+      for (const DType stored : {DType::F8E4M3, DType::F8E5M2, DType::I8}) {
+        for (const bool in_pieces : {false, true}) {
+          SCOPED_TRACE(std::string(dtype_name(dtype)) + " to " + dtype_name(stored) + " seed " +
+                       std::to_string(seed) + (in_pieces ? " pieces" : ""));
+          AppendCase c(seed, {dtype, in_pieces, seed % 2 == 1, stored});
+          int error = 0;
+          ASSERT_NO_FATAL_FAILURE(run(c, &error));
+          c.expect_right();
+          if (::testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST(emulated_append_kv, raises_the_devices_flag_where_the_call_has_none) {
   for (std::int64_t seed = 1; seed < 40; seed += 2) {
     AppendCase c(seed, {DType::BF16, true, true});

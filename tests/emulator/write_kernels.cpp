@@ -42,8 +42,10 @@ std::set<std::string> kernel_names() {
   for (const EmulatedCase& c : kBackwardCases) add(small_device(), c.text);
   for (const EmulatedCase& c : kInvariantCases) add(invariant_device(c.device), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {
-    for (const int load_bytes : {16, 2}) {
-      names.insert(kernel_name(append_kv_kernel(kForwardInstructions, dtype, load_bytes)));
+    for (const DType stored : {dtype, DType::F8E4M3, DType::F8E5M2, DType::I8}) {
+      for (const int load_bytes : {16, 2}) {
+        names.insert(kernel_name(append_kv_kernel(kForwardInstructions, dtype, stored, load_bytes)));
+      }
     }
   }
   return names;

@@ -237,9 +237,11 @@ TEST_F(NvrtcTest, decode_kernels_with_factors_of_pages_keep_to_their_budgets) {
 TEST_F(NvrtcTest, append_kernels_keep_to_their_budgets_on_sm80_and_sm90) {
   for (const int architecture : {80, 90}) {
     for (const DType dtype : {DType::F16, DType::BF16}) {
-      for (const int load_bytes : {16, 2}) {
-        const KernelSpec spec = append_kv_kernel(architecture, dtype, load_bytes);
-        EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+      for (const DType stored : {dtype, DType::F8E4M3, DType::F8E5M2, DType::I8}) {
+        for (const int load_bytes : {16, 2}) {
+          const KernelSpec spec = append_kv_kernel(architecture, dtype, stored, load_bytes);
+          EXPECT_EQ(over_budget(spec, nvrtc().compile(spec).resources), std::nullopt) << kernel_name(spec);
+        }
       }
     }
   }

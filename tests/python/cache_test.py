@@ -44,6 +44,31 @@ def test_append_writes_pages_and_turns_queries(library):
     np.testing.assert_array_equal(then, [7, 3])
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_append_divides_rows_for_pages_of_eight_bits_that_attention_reads(library):
+    convert, rng = LIBRARIES[library], np.random.default_rng(4)
+    k_new, v_new = (rng.standard_normal((2, 3, 2, 8), np.float32) for _ in range(2))
+    k_cache, v_cache = (np.full((4, 2, 2, 8), 99, np.int8) for _ in range(2))
+    factors = ((0.5 + rng.random((2, 4, 1, 2))) / 40).astype(np.float32)
+    table, used = np.array([[2, 0], [3, 1]], np.int32), np.zeros(2, np.int32)
+    onepass.append_kv(*(convert(x) for x in (k_new, v_new, k_cache, v_cache)), block_table=convert(table),
+                      seqlens_out=convert(used), k_descale=convert(factors[0]), v_descale=convert(factors[1]))
+    for cache, new, factor in zip((k_cache, v_cache), (k_new, v_new), factors):
+        expected = np.full_like(cache, 99)
+        for b in range(2):
+            for t in range(3):
+                page = table[b, t // 2]
+                expected[page, t % 2] = np.clip(np.rint(new[b, t] / factor[page, 0][:, None]), -128, 127)
+        np.testing.assert_array_equal(cache, expected)
+    q = rng.standard_normal((2, 1, 4, 8), np.float32)
+    out = onepass.attention_paged(*(convert(x) for x in (q, k_cache, v_cache)), block_table=convert(table),
+                                  seqused_k=convert(used), k_descale=convert(factors[0]), v_descale=convert(factors[1]))
+    for b in range(2):
+        keys, values = ((x * f[..., None])[table[b]].reshape(4, 2, 8)[:3] for x, f in
+                        zip((k_cache, v_cache), factors))
+        assert_close(to_numpy(out)[b], None, q[b], keys, values)
+
+
 def test_append_refuses_what_does_not_fit_or_must_not_be_written():
     new, cache, lengths = np.ones((1, 2, 1, 4), np.float32), np.zeros((1, 4, 1, 4), np.float32), np.array([3], np.int32)
     with pytest.raises(ValueError, match="cache_seqlens.0. is 3 and sequence 0 gets 2 new rows, but the cache has room for 4"):

@@ -123,6 +123,23 @@ def test_eight_bit_queries_are_those_numbers_and_their_factors_join_those_of_the
     assert torch.equal(of_queries_alone, flash_attn_interface.flash_attn_func(q, k, v, k_descale=factors[0]))
 
 
+def test_new_keys_in_the_queries_type_are_divided_for_a_cache_of_eight_bits():
+    q, k, v = (random(2, 2, heads, 16).bfloat16() for heads in (4, 2, 2))
+    k_cache, v_cache = (random(2, 9, 2, 16).to(torch.float8_e4m3fn) for _ in range(2))
+    factors, lengths = [torch.rand(2, 2) / 16 + 0.01 for _ in range(2)], torch.tensor([3, 7], dtype=torch.int32)
+    before = [cache.clone() for cache in (k_cache, v_cache)]
+    out = flash_attn_interface.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True,
+                                                       k_descale=factors[0], v_descale=factors[1])
+    for cache, old, new, factor in zip((k_cache, v_cache), before, (k, v), factors):
+        for b, n in enumerate(lengths):
+            quotient = (new[b].float() / factor[b][:, None]).clamp(-448, 448)
+            old[b, n:n + 2] = quotient.to(torch.float8_e4m3fn)
+        assert torch.equal(cache.view(torch.uint8), old.view(torch.uint8))
+    again = flash_attn_interface.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=lengths + 2, causal=True,
+                                                         k_descale=factors[0], v_descale=factors[1])
+    assert torch.equal(out, again)
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_new_keys_of_eight_bits_are_written_bit_for_bit(dtype):
     every_byte = torch.arange(256, dtype=torch.uint8)

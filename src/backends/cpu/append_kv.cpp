@@ -3,14 +3,17 @@
 // Problem    row t of sequence b goes to row cache_seqlens[b] + t of its cache; pairs of the first R elements
 //            of keys and of q turn by the angles of their position: x' = x cos - y sin, y' = x sin + y cos
 // Work       one row of all heads at a time; threads share the rows
-// Numerics   angles and products in f32, one rounding; what is not turned is copied bit for bit
+// Numerics   angles, products and quotients by the factors of a cache with 8 bits in f32, one rounding; what
+//            is neither turned nor divided is copied bit for bit
 #include "backends/cpu/append_kv.h"
 
 #include <array>
 #include <cstring>
 #include <span>
 
+#include "backends/cpu/sequence.h"
 #include "problem/checker.h"
+#include "problem/descale.h"
 #include "support/float_types.h"
 
 namespace onepass::cpu {
@@ -75,6 +78,29 @@ void copy_elements(const HeadsOfRow& from, const HeadsOfRow& to, std::int64_t be
   }
 }
 
+/// What the heads of one row of a cache with 8 bits are divided by.
+struct HeadFactors {
+  const TensorView& descale;
+  std::int64_t b, page;  // the sequence, and of pages the one that holds the row
+
+  float of(std::int64_t h) const {
+    if (!descale.present()) return 1.0f;
+    return descale_per_page(descale) ? per_page_value(descale, page, h) : per_head_value(descale, b, h);
+  }
+};
+
+/// Rounds to the target's dtype.
+void divide_elements(const HeadsOfRow& from, const HeadsOfRow& to, std::int64_t begin,
+                     const HeadFactors& factors) {
+  for (std::int64_t h = 0; h < from.num_heads(); ++h) {
+    const float factor = factors.of(h);
+    for (std::int64_t d = begin; d < from.head_dim(); ++d) {
+      const float x = load_float(from.view.data, from.view.dtype, from.head(h) + d * from.dim_stride());
+      store_float(to.view.data, to.view.dtype, to.head(h) + d * to.dim_stride(), x / factor);
+    }
+  }
+}
+
 /// Cosines and sines of one position.
 struct Angles {
   std::array<float, kMaxPairs> cos, sin;
@@ -96,29 +122,44 @@ struct Angles {
   }
 };
 
+/// factors: null where the target has the dtype of what is turned.
 template <DType kDType>
-void turn_heads(const HeadsOfRow& from, const HeadsOfRow& to, const Angles& angles) {
+void turn_heads(const HeadsOfRow& from, const HeadsOfRow& to, const Angles& angles,
+                const HeadFactors* factors) {
   const std::int64_t step = angles.interleaved ? 2 : 1, partner = angles.interleaved ? 1 : angles.pairs;
   for (std::int64_t h = 0; h < from.num_heads(); ++h) {
+    const float factor = factors != nullptr ? factors->of(h) : 1.0f;
+    const auto store = [&](std::int64_t d, float x) {
+      const std::int64_t at = to.head(h) + d * to.dim_stride();
+      if (factors == nullptr) return store_float(to.view.data, kDType, at, x);
+      store_float(to.view.data, to.view.dtype, at, x / factor);
+    };
     for (std::int64_t i = 0; i < angles.pairs; ++i) {
       const std::int64_t first = i * step, second = first + partner;
       const float x = load_float(from.view.data, kDType, from.head(h) + first * from.dim_stride());
       const float y = load_float(from.view.data, kDType, from.head(h) + second * from.dim_stride());
       const float cos = angles.cos[static_cast<std::size_t>(i)],
                   sin = angles.sin[static_cast<std::size_t>(i)];
-      store_float(to.view.data, kDType, to.head(h) + first * to.dim_stride(), x * cos - y * sin);
-      store_float(to.view.data, kDType, to.head(h) + second * to.dim_stride(), x * sin + y * cos);
+      store(first, x * cos - y * sin);
+      store(second, x * sin + y * cos);
     }
   }
 }
 
-void turn(const HeadsOfRow& from, const HeadsOfRow& to, const Angles& angles) {
+/// Elements from `begin` on, as they are or, with factors, divided.
+void put_elements(const HeadsOfRow& from, const HeadsOfRow& to, std::int64_t begin,
+                  const HeadFactors* factors) {
+  if (factors == nullptr) return copy_elements(from, to, begin);
+  divide_elements(from, to, begin, *factors);
+}
+
+void turn(const HeadsOfRow& from, const HeadsOfRow& to, const Angles& angles, const HeadFactors* factors) {
   switch (from.view.dtype) {
-    case DType::F32: turn_heads<DType::F32>(from, to, angles); break;
-    case DType::F16: turn_heads<DType::F16>(from, to, angles); break;
-    default: turn_heads<DType::BF16>(from, to, angles); break;
+    case DType::F32: turn_heads<DType::F32>(from, to, angles, factors); break;
+    case DType::F16: turn_heads<DType::F16>(from, to, angles, factors); break;
+    default: turn_heads<DType::BF16>(from, to, angles, factors); break;
   }
-  if (2 * angles.pairs < from.head_dim()) copy_elements(from, to, 2 * angles.pairs);
+  if (2 * angles.pairs < from.head_dim()) put_elements(from, to, 2 * angles.pairs, factors);
 }
 
 class Append {
@@ -130,12 +171,17 @@ class Append {
     if (place.b < 0 || place.b >= batch() || place.t >= num_new(place.b)) return;
     const RowPlace cached = cache_place(place);
     const HeadsOfRow k = dense_or_packed(args_.k_new, place, row), k_cache = of_cache(args_.k_cache, cached);
+    const HeadFactors k_factors{args_.k_descale, place.b, cached.b};
+    const HeadFactors v_factors{args_.v_descale, place.b, cached.b};
+    const bool divides = dtype_bytes(args_.k_cache.dtype) == 1;
     if (args_.rotary_cos.present()) {
-      turn(k, k_cache, Angles(args_, options_.rotary_interleaved, first_position(place.b) + place.t));
+      turn(k, k_cache, Angles(args_, options_.rotary_interleaved, first_position(place.b) + place.t),
+           divides ? &k_factors : nullptr);
     } else {
-      copy_elements(k, k_cache, 0);
+      put_elements(k, k_cache, 0, divides ? &k_factors : nullptr);
     }
-    copy_elements(dense_or_packed(args_.v_new, place, row), of_cache(args_.v_cache, cached), 0);
+    put_elements(dense_or_packed(args_.v_new, place, row), of_cache(args_.v_cache, cached), 0,
+                 divides ? &v_factors : nullptr);
   }
 
   void query_row(std::int64_t row) const {
@@ -143,7 +189,7 @@ class Append {
     if (place.b < 0 || place.b >= batch()) return;
     const std::int64_t position = first_position(place.b) + (options_.q_at_first_position ? 0 : place.t);
     turn(dense_or_packed(args_.q, place, row), dense_or_packed(args_.q_out, place, row),
-         Angles(args_, options_.rotary_interleaved, position));
+         Angles(args_, options_.rotary_interleaved, position), nullptr);
   }
 
   void lengths() const {

@@ -618,6 +618,30 @@ TEST(c_api, append_kv_writes_into_pages_and_turns_keys) {
   EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_append_kv: rotary_interleaved is 2"));
 }
 
+TEST(c_api, append_kv_divides_rows_for_a_cache_of_8_bits) {
+  const std::vector<float> k_new = {1, -3}, v_new = {7, 1000}, k_factor = {0.5f}, v_factor = {2, 1};
+  std::vector<std::int8_t> k_cache(2, 99), v_cache(2, 99);
+  const onepass_tensor k = tensor(k_new.data(), ONEPASS_DTYPE_F32, {1, 1, 2, 1});
+  const onepass_tensor v = tensor(v_new.data(), ONEPASS_DTYPE_F32, {1, 1, 2, 1});
+  const onepass_tensor kc = tensor(k_cache.data(), ONEPASS_DTYPE_I8, {1, 1, 2, 1});
+  const onepass_tensor vc = tensor(v_cache.data(), ONEPASS_DTYPE_I8, {1, 1, 2, 1});
+  const onepass_tensor kf = tensor(k_factor.data(), ONEPASS_DTYPE_F32, {1});
+  const onepass_tensor vf = tensor(v_factor.data(), ONEPASS_DTYPE_F32, {2});
+  onepass_append_args args = ONEPASS_APPEND_ARGS_INIT;
+  args.k_new = &k;
+  args.v_new = &v;
+  args.k_cache = &kc;
+  args.v_cache = &vc;
+  args.k_descale = &kf;
+  args.v_descale = &vf;
+  ASSERT_EQ(onepass_append_kv(&args, 1), ONEPASS_OK) << onepass_last_error_message();
+  EXPECT_EQ(k_cache, (std::vector<std::int8_t>{2, -6}));
+  EXPECT_EQ(v_cache, (std::vector<std::int8_t>{4, 127})) << "3.5 rounds to the even 4";
+  args.k_descale = &vc;
+  EXPECT_EQ(onepass_append_kv(&args, 1), ONEPASS_INVALID_ARGUMENT);
+  EXPECT_THAT(onepass_last_error_message(), StartsWith("onepass_append_kv: k_descale has dtype i8"));
+}
+
 TEST(c_api, the_loaded_version_is_that_of_the_header) {
   EXPECT_STREQ(onepass_version(), ONEPASS_VERSION_STRING);
 }

@@ -128,7 +128,8 @@ TEST(common_kernels, hold_the_merge_of_states_and_append_for_every_known_archite
   for (const int architecture : {80, 86, 89, 90}) {
     EXPECT_TRUE(names.contains(kernel_name(merge_states_kernel(architecture)))) << architecture;
     for (const DType dtype : {DType::F16, DType::BF16}) {
-      EXPECT_TRUE(names.contains(kernel_name(append_kv_kernel(architecture, dtype, 16)))) << architecture;
+      EXPECT_TRUE(names.contains(kernel_name(append_kv_kernel(architecture, dtype, dtype, 16))))
+          << architecture;
     }
   }
 }

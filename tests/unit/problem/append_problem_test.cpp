@@ -118,6 +118,30 @@ TEST(append_problem, shapes_agree) {
   EXPECT_THAT(refusal([](Call& c) { c.args.k_new = c.read({6, 2, 8}); }), HasSubstr("4 dimensions"));
 }
 
+TEST(append_problem, factors_need_a_cache_of_8_bits_and_a_shape_that_fits) {
+  static std::vector<float> factors(64);
+  const auto eight_bits = [](Call& c, std::initializer_list<std::int64_t> shape) {
+    c.args.k_cache.dtype = c.args.v_cache.dtype = DType::F8E4M3;
+    c.args.k_descale = make_view(factors.data(), DType::F32, shape);
+  };
+  EXPECT_THAT(refusal([](Call& c) { c.args.k_descale = make_view(factors.data(), DType::F32, {1}); }),
+              AllOf(HasSubstr("k_descale is given, but k_cache has dtype f32"), HasSubstr("f8 or i8")));
+  EXPECT_THAT(
+      refusal([&](Call& c) { eight_bits(c, {3}); }),
+      AllOf(HasSubstr("k_descale has shape [3]"), HasSubstr("of pages [pages = 4, 1, heads_k = 2 or 1]")));
+  for (const std::int64_t heads : {1, 2}) {
+    EXPECT_EQ(refusal([&](Call& c) { eight_bits(c, {4, 1, heads}); }), "no error");
+  }
+  EXPECT_EQ(refusal([&](Call& c) { eight_bits(c, {2, 2}); }), "no error");
+  EXPECT_THAT(refusal([&](Call& c) {
+                eight_bits(c, {4, 1, 2});
+                c.args.block_table = {};
+                c.args.cache_batch_idx = Call::index(c.positions);
+              }),
+              HasSubstr("k_descale [4, 1, 2] has factors of pages, but keys are not paged"));
+  EXPECT_THAT(refusal([](Call& c) { c.args.k_cache.dtype = DType::I8; }), HasSubstr("v_cache has dtype f32"));
+}
+
 TEST(append_problem, dtypes_devices_and_strides_hold) {
   EXPECT_THAT(refusal([](Call& c) { c.args.v_new.dtype = DType::BF16; }), HasSubstr("v_new has dtype bf16"));
   EXPECT_THAT(refusal([](Call& c) { c.args.k_cache.dtype = DType::F16; }),

@@ -10,6 +10,7 @@
 #include "backends/cuda/host/call.h"
 #include "backends/cuda/host/forward.h"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/scale_params.h"
 #include "plan/cuda_plan.h"
 #include "problem/checker.h"
 #include "support/message.h"
@@ -45,11 +46,13 @@ Views element_tensors(const AppendArguments& args) {
            {"q_out", args.q_out}}};
 }
 
-/// Whether every head's row can be read or written in pieces of 16 bytes, whatever its index.
+/// Whether every head's row can be read or written in pieces of eight elements (16 bytes, in a cache with
+/// 8 bits 8), whatever its index.
 bool in_pieces(const TensorView& t) {
   if (!t.present() || t.num_elements() == 0) return true;
   constexpr std::int64_t kElements = kPieceBytes / 2;
-  if (reinterpret_cast<std::uintptr_t>(t.data) % kPieceBytes != 0) return false;
+  const auto bytes = static_cast<std::uintptr_t>(kElements * dtype_bytes(t.dtype));
+  if (reinterpret_cast<std::uintptr_t>(t.data) % bytes != 0) return false;
   const auto last = static_cast<std::size_t>(t.rank - 1);
   if (t.shape[last] % kElements != 0) return false;
   for (std::size_t i = 0; i < last; ++i) {
@@ -101,7 +104,8 @@ AppendLaunch append_launch(const char* call, const AppendArguments& args, const 
       pairs % (kPieceBytes / 2) == 0 &&
       std::all_of(tensors.begin(), tensors.end(), [](const NamedView& t) { return in_pieces(t.view); });
   AppendLaunch launch;
-  launch.spec = append_kv_kernel(compute_capability, args.k_new.dtype, pieces ? kPieceBytes : 2);
+  launch.spec =
+      append_kv_kernel(compute_capability, args.k_new.dtype, args.k_cache.dtype, pieces ? kPieceBytes : 2);
   const int width = launch.spec.load_bytes / 2;
 
   AppendKvParams& p = launch.params;
@@ -129,6 +133,8 @@ AppendLaunch append_launch(const char* call, const AppendArguments& args, const 
     p.sin_stride = args.rotary_sin.strides[0];
     p.tables_are_f32 = args.rotary_cos.dtype == DType::F32;
   }
+  p.k_scale = scale_params(args.k_descale);
+  p.v_scale = scale_params(args.v_descale);
   p.seqlens_out = result_params(args.seqlens_out);
   p.overflow = result_params(args.overflow);
   p.error_flag = error_flag;
@@ -180,6 +186,7 @@ void append_kv(const AppendArguments& args, const AppendProblem& problem, const 
         NamedView{"cache_batch_idx", args.cache_batch_idx},
         NamedView{"rotary_positions", args.rotary_positions}, NamedView{"block_table", args.block_table},
         NamedView{"rotary_cos", args.rotary_cos}, NamedView{"rotary_sin", args.rotary_sin},
+        NamedView{"k_descale", args.k_descale}, NamedView{"v_descale", args.v_descale},
         NamedView{"seqlens_out", args.seqlens_out}, NamedView{"overflow", args.overflow}}) {
     check(t);
   }

@@ -1,25 +1,13 @@
 #include "backends/cuda/host/sm90_decode.h"
 
 #include "backends/cuda/host/launch_id.h"
+#include "backends/cuda/host/scale_params.h"
 #include "backends/cuda/kernels/sm90/decode_layout.h"
 #include "dispatch/heuristics_decode.h"
 #include "dispatch/tensor_map_limits.h"
 #include "plan/make_plan.h"
-#include "problem/descale.h"
 
 namespace onepass::cuda {
-namespace {
-
-ScaleParams scale_params(const TensorView& view) {
-  if (!view.present()) return {};
-  const auto last = static_cast<std::size_t>(view.rank - 1);
-  const bool per_page = descale_per_page(view);
-  return {static_cast<const float*>(view.data), view.rank == 2 ? view.strides[0] : 0,
-          per_page ? view.strides[0] : 0, view.shape[last] == 1 ? 0 : view.strides[last]};
-}
-
-}  // namespace
-
 Sm90DecodeParams sm90_decode_params(const Plan& plan, const PlannedKernel& kernel,
                                     const ForwardArguments& args, std::span<std::byte> workspace,
                                     const ForwardParams& forward, const TensorMapEncoder& encode) {

@@ -202,6 +202,7 @@ struct AppendKvParams {
       rotary_cos;  // [num_positions, rotary_pairs], f32 or the element type; null: no rotary embedding
   const void* rotary_sin;
   long long cos_stride, sin_stride;
+  ScaleParams k_scale, v_scale;             // of a cache with 8 bits
   IndexResultParams seqlens_out, overflow;  // [B], may be null
   int* error_flag;                          // set to a KernelError where there is no overflow
 

@@ -5,11 +5,13 @@
 // Work       one block per row of all heads: first the new rows, then those of q, then the lengths afterwards (a warp
 //            each). A thread takes units: kWidth pairs that turn, or kWidth elements that are copied
 // Bound      memory: each row is read once and written once, in pieces of kLoadBytes
-// Numerics   angles and products in f32, one rounding; what does not turn is copied bit for bit
+// 8 bits     a cache of other elements than the new rows (Stored) holds these divided by its factors
+// Numerics   angles, products and quotients in f32, one rounding; what neither turns nor is divided is copied bit for bit
 // Memory     every block of a sequence finds out by itself whether all of it fits; if not, it is left alone and reported
 // Sources    Su et al. 2021 (arXiv:2104.09864), section 3.2.2
 #pragma once
 
+#include "common/round_to_bytes.h"
 #include "common/sequence.cuh"
 #include "params.h"
 #include "ptx/global.cuh"
@@ -18,9 +20,14 @@
 
 namespace onepass::cuda {
 
+ONEPASS_DEVICE Uint32 rounded_byte(E4m3, float x) { return round_to_e4m3(x); }
+ONEPASS_DEVICE Uint32 rounded_byte(E5m2, float x) { return round_to_e5m2(x); }
+ONEPASS_DEVICE Uint32 rounded_byte(I8, float x) { return round_to_i8(x); }
+
 template <class Spec>
 struct AppendKv {
   using Element = typename Spec::Element;
+  using Stored = typename Spec::Stored;  // in the cache
   static constexpr int kThreads = Spec::kWarps * 32;
   static constexpr int kSharedBytes = 0;
   static constexpr int kWidth = Spec::kLoadBytes / 2;  // elements of a piece
@@ -129,6 +136,12 @@ struct AppendKv {
     return {p.cache_batch_idx.data != nullptr ? index_at(p.cache_batch_idx, b) : b, row};
   }
 
+  /// What a head of a row of the cache is divided by.
+  ONEPASS_DEVICE static float factor_of(const ScaleParams& scale, int b, const CacheRow& row, int head) {
+    if (sizeof(Stored) != 1 || scale.data == nullptr) return 1.0f;
+    return scale.data[b * scale.batch_stride + row.first * scale.page_stride + head * scale.head_stride];
+  }
+
   /// Of a dense tensor, or a packed one, whose batch_stride is 0.
   ONEPASS_DEVICE static Index64 row_offset(const TensorParams& t, bool packed, const Place& place, int row) {
     return place.batch_idx * t.batch_stride + static_cast<Index64>(packed ? row : place.t) * t.row_stride;
@@ -146,17 +159,19 @@ struct AppendKv {
     const CacheRow target = cache_row(place.batch_idx, n.cached + place.t);
     const Element* k = elements(p.k_new) + row_offset(p.k_new, packed, place, row);
     const Element* v = elements(p.v_new) + row_offset(p.v_new, packed, place, row);
-    Element* k_cache = elements(p.k_cache) + target.offset(p.k_cache);
-    Element* v_cache = elements(p.v_cache) + target.offset(p.v_cache);
+    Stored* k_cache = static_cast<Stored*>(p.k_cache.data) + target.offset(p.k_cache);
+    Stored* v_cache = static_cast<Stored*>(p.v_cache.data) + target.offset(p.v_cache);
     const int num_k = p.num_heads_k * p.k_units.divisor, num_v = p.num_heads_k * p.v_units.divisor;
     for (int index = static_cast<int>(threadIdx.x); index < num_k + num_v; index += kThreads) {
       if (index < num_k) {
         const int head = p.k_units.quotient(index);
         do_unit(k + head * p.k_new.head_stride, k_cache + head * p.k_cache.head_stride,
-                p.k_units.remainder(index, head), n.position + place.t);
+                p.k_units.remainder(index, head), n.position + place.t,
+                factor_of(p.k_scale, place.batch_idx, target, head));
       } else {
         const int head = p.v_units.quotient(index - num_k), d = p.v_units.remainder(index - num_k, head) * kWidth;
-        copy(v + head * p.v_new.head_stride + d, v_cache + head * p.v_cache.head_stride + d);
+        copy(v + head * p.v_new.head_stride + d, v_cache + head * p.v_cache.head_stride + d,
+             factor_of(p.v_scale, place.batch_idx, target, head));
       }
     }
   }
@@ -174,7 +189,7 @@ struct AppendKv {
     for (int index = static_cast<int>(threadIdx.x); index < p.num_heads_q * p.k_units.divisor; index += kThreads) {
       const int head = p.k_units.quotient(index);
       do_unit(q + head * p.q.head_stride, q_out + head * p.q_out.head_stride, p.k_units.remainder(index, head),
-              position);
+              position, 1.0f);
     }
   }
 
@@ -192,16 +207,22 @@ struct AppendKv {
 
   ONEPASS_DEVICE static Element* elements(const TensorParams& t) { return static_cast<Element*>(t.data); }
 
-  /// A unit of a row of keys or of q: those that turn come first.
-  ONEPASS_DEVICE void do_unit(const Element* from, Element* to, int unit, Index64 position) const {
+  /// A unit of a row of keys or of q: those that turn come first. Only 8 bits are divided by the factor.
+  template <class To>
+  ONEPASS_DEVICE void do_unit(const Element* from, To* to, int unit, Index64 position, float factor) const {
     const int turning = p.rotary_pairs / kWidth;
-    if (unit < turning) return turn(from, to, unit, position);
+    if (unit < turning) return turn(from, to, unit, position, factor);
     const int d = 2 * p.rotary_pairs + (unit - turning) * kWidth;
-    copy(from + d, to + d);
+    copy(from + d, to + d, factor);
   }
 
-  ONEPASS_DEVICE static void copy(const Element* from, Element* to) {
-    if constexpr (kWidth == 8) {
+  template <class To>
+  ONEPASS_DEVICE static void copy(const Element* from, To* to, float factor) {
+    if constexpr (sizeof(To) == 1) {
+      float x[kWidth];
+      load(from, x);
+      store(to, x, factor);
+    } else if constexpr (kWidth == 8) {
       store_global(to, *reinterpret_cast<const uint4*>(from));
     } else {
       *to = *from;
@@ -209,7 +230,8 @@ struct AppendKv {
   }
 
   /// Everything is read before anything is written: `to` may be `from`.
-  ONEPASS_DEVICE void turn(const Element* from, Element* to, int unit, Index64 position) const {
+  template <class To>
+  ONEPASS_DEVICE void turn(const Element* from, To* to, int unit, Index64 position, float factor) const {
     const int first = (p.interleaved ? 2 : 1) * unit * kWidth;
     const int second = first + (p.interleaved ? kWidth : p.rotary_pairs);
     float x[2 * kWidth];
@@ -223,8 +245,8 @@ struct AppendKv {
     } else {
       turn_pairs<1, kWidth>(x, cos, sin);
     }
-    store(to + first, x);
-    store(to + second, x + kWidth);
+    store(to + first, x, factor);
+    store(to + second, x + kWidth, factor);
   }
 
   template <int kStep, int kPartner>
@@ -262,14 +284,25 @@ struct AppendKv {
     }
   }
 
-  ONEPASS_DEVICE static void store(Element* to, const float* x) {
+  template <class To>
+  ONEPASS_DEVICE static void store(To* to, const float* x, float factor) {
     using Traits = ElementTraits<Element>;
-    if constexpr (kWidth == 8) {
+    if constexpr (sizeof(To) == 1 && kWidth == 8) {
+      store_global(to, uint2{four_bytes<To>(x, factor), four_bytes<To>(x + 4, factor)});
+    } else if constexpr (sizeof(To) == 1) {
+      *to = To{static_cast<unsigned char>(rounded_byte(To{}, x[0] / factor))};
+    } else if constexpr (kWidth == 8) {
       store_global(to, uint4{Traits::pack(x[0], x[1]), Traits::pack(x[2], x[3]), Traits::pack(x[4], x[5]),
                              Traits::pack(x[6], x[7])});
     } else {
       *to = Element{static_cast<unsigned short>(Traits::pack(x[0], 0.0f))};
     }
+  }
+
+  template <class To>
+  ONEPASS_DEVICE static Uint32 four_bytes(const float* x, float factor) {
+    return rounded_byte(To{}, x[0] / factor) | rounded_byte(To{}, x[1] / factor) << 8 |
+           rounded_byte(To{}, x[2] / factor) << 16 | rounded_byte(To{}, x[3] / factor) << 24;
   }
 };
 
