@@ -7,7 +7,6 @@
 namespace onepass::cuda {
 
 ONEPASS_DEVICE int thread_index_again() { return static_cast<int>(threadIdx.x); }
-ONEPASS_DEVICE void keep_order(bool /*never*/) {}
 ONEPASS_DEVICE void keep(Uint32& /*x*/) {}
 
 template <class T>

@@ -12,18 +12,6 @@ ONEPASS_DEVICE int thread_index_again() {
   return x;
 }
 
-/// ptxas moves nothing across: the end of a block of code, by a branch around a loop that is not entered, as `never`
-/// holds in no lane. The loop comes back here, so that all that stands before is needed before.
-ONEPASS_DEVICE void keep_order(bool never) {
-  asm volatile(
-      "{ .reg .pred done; setp.eq.s32 done, %0, 0;\n"
-      "again: @done bra after;\n"
-      "nanosleep.u32 1;\n"
-      "bra again;\n"
-      "after: }" ::"r"(static_cast<int>(never))
-      : "memory");
-}
-
 /// Computed once, here: not again where it is used.
 ONEPASS_DEVICE void keep(Uint32& x) { asm volatile("" : "+r"(x)); }
 

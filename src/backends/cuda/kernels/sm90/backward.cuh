@@ -71,13 +71,10 @@ struct BackwardSm90 {
   static constexpr bool kAhead = !kWide;  // S of the next step is issued before this one's end
   static constexpr int kClearing = kWide ? 256 : 128;  // threads that clear what no pair needs
   static constexpr bool kKeeps = kAhead && kTileM == 64;  // what steps ask of the tile and of lse
-  // P is made before the wait for dP, and delta loaded: faster with a mask at head_dim 128 (bench/LOG.md).
-  static constexpr bool kHoldsOrder = kKeeps && Spec::kMaskEnd;
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kRowShift = 20;
   enum NamedBarrier { kScores = 1, kClear, kOwn, kTurn = kOwn + 2 };  // kOwn, kTurn: one of each warpgroup
-  static constexpr int kNoRow = -(1 << 30);  // row0 of no step
 
   static_assert(kWide ? kTileM == 64 : kTileN == 128 && (kTileM == 64 || kTileM == 128),
                 "two warpgroups share a step like this");
@@ -119,7 +116,7 @@ struct BackwardSm90 {
   float s[kTileM / 2], dp[kTileM / 2];
   float dk[kDkRegisters], dv[kDvRegisters];
   Uint32 probabilities[kTileM / 4], dscores[kTileM / 4];
-  float2 row_values[kTileM / 8];  // with kKeeps: lse of the step; with kHoldsOrder delta, once P is made
+  float2 lse[kTileM / 8];  // of the step, with kKeeps
 
   ONEPASS_DEVICE BackwardSm90(const Sm90BackwardParams& params, char* shared)
       : all(params),
@@ -356,7 +353,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE void await_queries(const BackwardTile& tile, Round<kStages> step) {
     mbarrier_wait(&barriers.q_full[step.index()], step.parity());
     clear_queries<Spec::kHeadDim>(tile, at_byte(kAt.queries) + step.index() * kQueryBytes);
-    if constexpr (kKeeps) load_rows(kAt.lse, step.index());
+    if constexpr (kKeeps) load_lse(step.index());
   }
   /// S^T of the step, issued.
   ONEPASS_DEVICE void start_scores(Round<kStages> step) {
@@ -371,9 +368,9 @@ struct BackwardSm90 {
     const Uint32 own = kKeeps ? places >> kRowShift : own_row() * 4;
     return load_shared_pair(at_byte(rows) + own + stage * kRowBytes + i * 32);
   }
-  ONEPASS_DEVICE void load_rows(int rows, int stage) {
+  ONEPASS_DEVICE void load_lse(int stage) {
 #pragma unroll
-    for (int i = 0; i < kTileM / 8; ++i) row_values[i] = load_row_pair(rows, stage, i);
+    for (int i = 0; i < kTileM / 8; ++i) lse[i] = load_row_pair(kAt.lse, stage, i);
   }
 
   /// Whether some query of the step does not see some key of the tile.
@@ -421,17 +418,12 @@ struct BackwardSm90 {
     if (is_masked(tile)) mask_scores(tile);
 #pragma unroll
     for (int i = 0; i < kTileM / 8; ++i) {
-      const float2 lse = kKeeps ? row_values[i] : load_row_pair(kAt.lse, at.index(), i);
+      const float2 of_rows = kKeeps ? lse[i] : load_row_pair(kAt.lse, at.index(), i);
 #pragma unroll
       for (int r = 0; r < 4; r += 2) {
-        s[4 * i + r] = exp2_approx(fmaf(s[4 * i + r], p.softmax_scale_log2, -lse.x));
-        s[4 * i + r + 1] = exp2_approx(fmaf(s[4 * i + r + 1], p.softmax_scale_log2, -lse.y));
+        s[4 * i + r] = exp2_approx(fmaf(s[4 * i + r], p.softmax_scale_log2, -of_rows.x));
+        s[4 * i + r + 1] = exp2_approx(fmaf(s[4 * i + r + 1], p.softmax_scale_log2, -of_rows.y));
       }
-    }
-    if constexpr (kHoldsOrder) {
-      pin(s);
-      load_rows(kAt.delta, at.index());
-      keep_order(row0 == kNoRow);
     }
     wgmma_wait<0>();
     pin(dp);
@@ -456,7 +448,7 @@ struct BackwardSm90 {
   ONEPASS_DEVICE void make_dscores() {
 #pragma unroll
     for (int i = 0; i < kTileM / 8; ++i) {
-      const float2 delta = kHoldsOrder ? row_values[i] : load_row_pair(kAt.delta, at.index(), i);
+      const float2 delta = load_row_pair(kAt.delta, at.index(), i);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int e = 4 * i + 2 * r;
