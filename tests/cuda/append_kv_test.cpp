@@ -58,8 +58,9 @@ TEST_F(gpu_append, a_cache_of_8_bits_saturates_and_keeps_nan) {
     args.v_cache = v.view();
     args.k_descale = factors.view();
     args.v_descale = factors.view();
-    const verify::DeviceCopies copies(
-        {&args.k_new, &args.v_new, &args.k_cache, &args.v_cache, &args.k_descale, &args.v_descale}, 0);
+    TensorView* const views[] = {&args.k_new,   &args.v_new,     &args.k_cache,
+                                 &args.v_cache, &args.k_descale, &args.v_descale};
+    const verify::DeviceCopies copies(views, 0);
     append_kv(args);
     EXPECT_EQ(copies.copy_back(), std::nullopt);
     EXPECT_EQ(bytes_of(k.view()), bytes_of(v.view()));
