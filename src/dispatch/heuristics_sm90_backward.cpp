@@ -38,9 +38,9 @@ std::int64_t even_group(std::int64_t heads, std::int64_t at_a_time) {
   return ceil_div(heads, heads / at_a_time);
 }
 
-/// A tile that adds to dQ waits for its neighbour of the same head. With several heads by turns the two start at
-/// different times, so that one's delays are not the other's; but the heads' data should stay in the L2 cache, at
-/// least where tiles of different lengths spread over them. Factors measured (bench/LOG.md).
+/// A tile that adds to dQ waits for its neighbour of the same head. With several heads by turns the two start
+/// at different times, so that one's delays are not the other's; but the heads' data should stay in the L2
+/// cache, at least where tiles of different lengths spread over them. Factors measured (bench/LOG.md).
 Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& device) {
   const std::int64_t heads = p.batch * p.num_heads_k, n_blocks = ceil_div(p.seqlen_k, choose_tile_n(p));
   Sm90BackwardOrder order;
@@ -53,8 +53,8 @@ Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& devi
         even_group(heads, std::max(resident_heads, std::clamp<std::int64_t>(cached_heads / 2, 4, 16)));
     return order;
   }
-  // The last heads fill the end of the launch with short tiles. Which ones these are depends on the batch and the
-  // multiprocessors.
+  // The last heads fill the end of the launch with short tiles. Which ones these are depends on the batch and
+  // the multiprocessors.
   order.ascending_group =
       std::min(heads, std::max(std::clamp<std::int64_t>(cached_heads, 1, 8), resident_heads));
   order.descending_heads = p.batch_invariant ? heads : heads - order.ascending_group;

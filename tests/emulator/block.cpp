@@ -99,8 +99,8 @@ struct Meeting {
 
 struct Barrier {
   int expected = 0;
-  std::vector<int> arrived;              // threads
-  std::vector<int> passed;               // of those, the ones that did not wait
+  std::vector<int> arrived;             // threads
+  std::vector<int> passed;              // of those, the ones that did not wait
   SharedMemory::Knowledge published{};  // by them
 };
 

@@ -126,19 +126,23 @@ TEST(heuristics_sm90_backward, sinks_get_their_gradients_from_a_step_of_their_ow
   EXPECT_THAT(make_plan("plan", problem, {}, h200()).steps.back().kernel, HasSubstr("backward_sinks"));
 }
 
-// {tiles, descending heads, of which take turns, of the others}. 50 MiB of L2; a head of 128 dimensions has 1 KiB a row.
+// {tiles, descending heads, of which take turns, of the others}. 50 MiB of L2; a head of 128 dimensions has
+// 1 KiB a row.
 TEST(heuristics_sm90_backward, heads_without_a_mask_take_turns) {
   const auto order = [](std::int64_t heads, std::int64_t seqlen) {
     return choose_sm90_backward(backward(bf16_problem(1, heads, heads, seqlen, seqlen, 128)), h200()).order;
   };
-  EXPECT_EQ(order(512, 512), (Sm90BackwardOrder{512 * 4, 0, 1, 35}));  // 33 fill the GPU, and 512 / 33 is 15 groups
+  EXPECT_EQ(order(512, 512),
+            (Sm90BackwardOrder{512 * 4, 0, 1, 35}));  // 33 fill the GPU, and 512 / 33 is 15 groups
   EXPECT_EQ(order(128, 2048), (Sm90BackwardOrder{128 * 16, 0, 1, 8}));
   EXPECT_EQ(order(64, 4096), (Sm90BackwardOrder{64 * 32, 0, 1, 4}));
-  EXPECT_EQ(order(64, 32768), (Sm90BackwardOrder{64 * 256, 0, 1, 4}));  // fewer would follow each other too closely
+  EXPECT_EQ(order(64, 32768),
+            (Sm90BackwardOrder{64 * 256, 0, 1, 4}));  // fewer would follow each other too closely
   EXPECT_EQ(order(2, 512), (Sm90BackwardOrder{2 * 4, 0, 1, 2}));
 }
 
-TEST(heuristics_sm90_backward, with_a_mask_heads_take_turns_as_far_as_the_cache_holds_them_and_the_last_fill_the_end) {
+TEST(heuristics_sm90_backward,
+     with_a_mask_heads_take_turns_as_far_as_the_cache_holds_them_and_the_last_fill_the_end) {
   const auto order = [](std::int64_t heads, std::int64_t seqlen) {
     return choose_sm90_backward(causal(backward(bf16_problem(1, heads, heads, seqlen, seqlen, 128))), h200())
         .order;

@@ -74,7 +74,7 @@ struct BackwardSm90 {
   // What setmaxnreg hands out: together the block's share at launch.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kRowShift = 20;
-  enum NamedBarrier { kScores = 1, kClear, kOwn, kTurn = kOwn + 2 };  // kOwn, kTurn: one of each warpgroup
+  enum NamedBarrier { kScores = 1, kClear, kGroup, kTurn = kGroup + 2 };  // kGroup, kTurn: one of each warpgroup
 
   static_assert(kWide ? kTileM == 64 : kTileN == 128 && (kTileM == 64 || kTileM == 128),
                 "two warpgroups share a step like this");
@@ -541,7 +541,7 @@ struct BackwardSm90 {
     pin(dq);
     if constexpr (!kKeeps) finish_dv();
     if (has_dq) hand_over_dq(dq, of_dq);
-    named_barrier_sync(kOwn + consumer, 128);  // all warps have read what the next step's dS replaces
+    named_barrier_sync(kGroup + consumer, 128);  // all warps have read what the next step's dS replaces
     Round<kStages> next = at;
     next.advance();
     if constexpr (!kLast) await_queries(tile, next);
