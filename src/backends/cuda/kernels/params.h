@@ -153,8 +153,8 @@ struct Sm90BackwardParams {
   unsigned* ticket;     // tiles that were drawn
   int blocks_per_head;  // of query rows: from a head of a sequence to the next
   int n_blocks;         // tiles of keys of a head
-  // Heads of keys of all sequences whose tiles add in the order of descending keys, and come first; how many of them,
-  // and of the others, which ascend, take turns to draw tiles.
+  // Heads of keys of all sequences whose tiles add in the order of descending keys, and come first; how many
+  // of them, and of the others, which ascend, take turns to draw tiles.
   int descending_heads, descending_group, ascending_group;
   int num_tiles;
   int unused[4];
