@@ -281,7 +281,14 @@ nb::object cascade_call(const ForwardOptions& options, const nb::tuple& given, c
   }
   {
     const nb::gil_scoped_release others_run;
-    cascade(args, options, tensors.stream());
+    const dlpack::ExchangeApi* const allocator = tensors.allocator();
+    if (args.own.q.device == DeviceKind::Cpu || allocator == nullptr) {
+      cascade(args, options, tensors.stream());
+    } else {
+      const CascadePlan plan = prepared_cascade("cascade", args, options);
+      const LibraryMemory workspace(*allocator, args.own.q.device_idx, plan.workspace_bytes());
+      run_prepared("cascade", plan, args, workspace.bytes(), tensors.stream());
+    }
   }
   return tensors.results();
 }

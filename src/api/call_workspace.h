@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "backends/cuda/host/forward.h"
+#include "backends/cuda/host/stream_memory.h"
 #include "plan/workspace.h"
 
 namespace onepass {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/call_workspace.h"
+#include "api/prepared.h"
 #include "backends/cpu/merge.h"
 #include "backends/cuda/host/forward.h"
 #include "backends/cuda/host/merge.h"
@@ -47,12 +48,19 @@ DeviceInfo device_of(const CascadeArguments& args) {
   return q.device == DeviceKind::Cuda ? cuda::device_info(q.device_idx) : this_cpu();
 }
 
+}  // namespace
+
+CascadePlan prepared_cascade(const char* call, const CascadeArguments& args, const ForwardOptions& options) {
+  return make_cascade(call, args, options, device_of(args));
+}
+
 /// `workspace` is of the size that the plan asks for.
-void run_checked(const char* call, const CascadePlan& plan, const CascadeArguments& args,
-                 const ForwardOptions& options, std::span<std::byte> workspace, Stream stream) {
+void run_prepared(const char* call, const CascadePlan& plan, const CascadeArguments& args,
+                  std::span<std::byte> workspace, Stream stream) {
   const auto piece = [&](const char* name) { return workspace_piece(plan.workspace, workspace, name); };
-  const CascadeParts parts = cascade_parts(
-      call, args, options, {piece(kPrefixOut).data(), piece(kPrefixLse).data(), piece(kOwnLse).data()});
+  const CascadeParts parts =
+      cascade_parts(call, args, options_of(*plan.own.problem),
+                    {piece(kPrefixOut).data(), piece(kPrefixLse).data(), piece(kOwnLse).data()});
   validate_run(call, *plan.prefix.problem, parts.prefix);
   validate_run(call, *plan.own.problem, parts.own);
   const std::span<std::byte> inner = piece(kParts);
@@ -65,8 +73,6 @@ void run_checked(const char* call, const CascadePlan& plan, const CascadeArgumen
   }
   fill_unowned_rows(plan.own, parts.own, stream);  // rows of nobody have seen the prefix
 }
-
-}  // namespace
 
 std::size_t CascadePlan::workspace_bytes() const { return onepass::workspace_bytes(workspace); }
 
@@ -89,13 +95,13 @@ void run(const CascadePlan& plan, const CascadeArguments& args, std::span<std::b
     throw_invalid("run", "plan is empty", "a plan returned by onepass::plan", "call onepass::plan first");
   }
   check_workspace(plan.workspace_bytes(), workspace);
-  run_checked("run", plan, args, options_of(*plan.own.problem), workspace, stream);
+  run_prepared("run", plan, args, workspace, stream);
 }
 
 void cascade(const CascadeArguments& args, const ForwardOptions& options, Stream stream) {
-  const CascadePlan made = make_cascade("cascade", args, options, device_of(args));
+  const CascadePlan made = prepared_cascade("cascade", args, options);
   const CallWorkspace memory(args.own.q, made.workspace_bytes(), stream);
-  run_checked("cascade", made, args, options_of(*made.own.problem), memory.bytes(), stream);
+  run_prepared("cascade", made, args, memory.bytes(), stream);
 }
 
 }  // namespace onepass

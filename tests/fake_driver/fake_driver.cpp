@@ -40,10 +40,10 @@ constexpr std::size_t kRoom = 256;
 std::array<cuda::CUctx_st, kNumDevices> contexts = {{{0}, {1}}};
 thread_local std::vector<CUcontext> current;
 
-constexpr int kHost = -1;
+constexpr int kHost = -1, kOfGraph = -3;
 struct Range {
   std::size_t bytes;
-  int device_idx;  // or kHost: memory that the driver gave for the CPU
+  int device_idx;  // or kHost: memory that the driver gave for the CPU; kOfGraph: while a stream was captured
 };
 
 /// What threads share, as long as the process. The log belongs to it.
@@ -95,6 +95,11 @@ std::byte* device_memory(std::size_t bytes, int device_idx) {
 std::string& missing_kernel() {
   static std::string name;
   return name;
+}
+
+bool& captures() {
+  static bool are_captured = false;
+  return are_captured;
 }
 
 int current_device() { return current.empty() ? -1 : current.back()->device_idx; }
@@ -245,7 +250,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
 CUresult cuMemFree_v2(CUdeviceptr address) { return release(address); }
 CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream) {
   note("cuMemAllocAsync");
-  return cuMemAlloc_v2(address, bytes);
+  if (current.empty()) return kInvalidContext;
+  *address = allocate(bytes, captures() ? kOfGraph : current_device());
+  return 0;
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream) {
   note("cuMemFreeAsync");

@@ -40,6 +40,9 @@ std::byte* device_memory(std::size_t bytes, int device_idx);
 /// Name of the kernel that no module has; empty: every module has every kernel.
 std::string& missing_kernel();
 
+/// Whether streams are captured: what is allocated on one then is memory that the driver does not know yet.
+bool& captures();
+
 /// The current context of this thread as a device; -1: none.
 int current_device();
 

@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "onepass/cascade.h"
+#include "plan/cuda_plan.h"
 #include "store/bundle_writer.h"
+#include "store/kernel_spec.h"
 #include "store/source_writer.h"
 #include "tests/fake_driver/gpu_run.h"
 #include "tests/unit/store/temporary_folder.h"
@@ -22,12 +25,24 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+/// Queries that have keys of their own behind a prefix.
+CascadeArguments cascade_tensors() {
+  CascadeArguments args;
+  args.own = decode_tensors_on(0);
+  for (TensorView* view : {&args.k_prefix, &args.v_prefix}) {
+    *view = tensor_on(0, DType::BF16, {kSeqlen, kHeads, kHeadDim});
+  }
+  return args;
+}
+
 /// A bundle with an image for every kernel of the plans below; the fake driver does not look inside.
 class BundleOfFakes : public ::testing::Environment {
  public:
   void SetUp() override {
-    std::set<std::string> names;
-    for (const Plan& plan : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan(), decode_plan()}) {
+    const CascadePlan cascade = plan(cascade_tensors());
+    std::set<std::string> names = {kernel_name(merge_states_kernel(90))};
+    for (const Plan& plan : {plan_with_splits(2), sm80_plan(), sm90_plan(), ticket_plan(), decode_plan(),
+                             cascade.prefix, cascade.own}) {
       for (const PlanStep& step : plan.steps) names.insert(step.kernel);
     }
     std::vector<KernelImage> images;
@@ -247,6 +262,19 @@ TEST_F(GpuRun, host_memory_and_memory_of_another_gpu_are_named_and_nothing_is_la
   }
   EXPECT_THAT(refusal(split, args, workspace_for(split, 1)), HasSubstr("workspace is memory of GPU 1, but"));
   EXPECT_THAT(log().launches, IsEmpty());
+}
+
+TEST_F(GpuRun, a_capture_takes_calls_whose_workspace_it_allocates) {
+  log().clear();
+  captures() = true;
+  forward(decode_tensors_on(0), {.num_splits = 2});
+  EXPECT_THAT(log().launches, SizeIs(1));
+  log().clear();
+  cascade(cascade_tensors());
+  captures() = false;
+  EXPECT_THAT(log().launches, SizeIs(3)) << "two forward kernels and a merge";
+  EXPECT_THAT(refusal(decode_plan(), decode_tensors_on(0), {reinterpret_cast<std::byte*>(64), 1 << 20}),
+              HasSubstr("workspace is said to be on GPU 0, but its address is host memory"));
 }
 
 TEST_F(GpuRun, a_plan_that_only_fills_rows_asks_for_its_tensors_too) {

@@ -129,6 +129,17 @@ def packed_call(starts_q, starts_k, gradients):
     return call
 
 
+def cascade_call(used, **options):
+    prefix_k, prefix_v, k, v = (random(rows, 16, 2, 128).cuda() for rows in (40, 40, 252, 252))
+    pools = torch.cat((k, prefix_k)), torch.cat((v, prefix_v))
+    prefix_table, prefix_seqlen = torch.arange(252, 292, dtype=torch.int32).cuda(), torch.tensor([625], dtype=torch.int32)
+    queries, table = random(4, 1, 8, 128).cuda(), torch.randperm(252).to(torch.int32).view(4, 63).cuda()
+    prefix_seqlen = prefix_seqlen.cuda()
+    return lambda: onepass.attention_cascade(queries, *pools, *pools, prefix_table=prefix_table,
+                                             prefix_seqlen=prefix_seqlen, block_table=table, seqused_k=used,
+                                             max_seqlen_k=1000, return_lse=True, **options)
+
+
 def append_call(lengths):
     caches = [random(4, 1001, 2, 128).cuda() for _ in range(2)]
     new = [random(4, 1, 2, 128).cuda() for _ in range(2)]
@@ -143,7 +154,7 @@ def append_call(lengths):
 
 
 @pytest.mark.parametrize("kind", ["decoding", "decoding, pages of 5", "decoding, batch_invariant", "mixed batch",
-                                  "prompts", "gradients", "new keys"])
+                                  "prompts", "gradients", "new keys", "shared prefix"])
 def test_a_graph_replays_other_lengths(kind):
     starts_q, starts_k = (torch.zeros(5, dtype=torch.int32).cuda() for _ in range(2))
     used = torch.zeros(4, dtype=torch.int32).cuda()
@@ -154,7 +165,8 @@ def test_a_graph_replays_other_lengths(kind):
             "mixed batch": lambda: paged_call(16, random(200, 8, 128).cuda(), used, cu_seqlens_q=starts_q, **BOUNDS),
             "prompts": lambda: packed_call(starts_q, starts_k, False),
             "gradients": lambda: packed_call(starts_q, starts_k, True),
-            "new keys": lambda: append_call(used)}[kind]()
+            "new keys": lambda: append_call(used),
+            "shared prefix": lambda: cascade_call(used)}[kind]()
 
     def choose(rows, keys):
         for starts, counts in ((starts_q, rows), (starts_k, keys)):
@@ -173,6 +185,27 @@ def test_a_graph_replays_other_lengths(kind):
         found = [output.clone() for output in outputs]
         for one, expected in zip(found, call(), strict=True):
             assert torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("kind", ["decoding", "shared prefix"])
+def test_a_graph_takes_a_workspace_of_the_librarys_own(kind):
+    """With a stream given as a handle no memory comes from torch: it is taken on that stream, in the capture."""
+    used = torch.tensor([700, 33, 1, 1000], dtype=torch.int32).cuda()
+    stream = torch.cuda.Stream()
+    make = {"decoding": lambda **options: paged_call(16, random(4, 1, 8, 128).cuda(), used, **options),
+            "shared prefix": lambda **options: cascade_call(used, **options)}[kind]
+    call = make(stream=stream.cuda_stream)
+    torch.cuda.synchronize()
+    expected = call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        outputs = call()
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        for one, other in zip(outputs, expected, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_compiled_code_gives_the_same():

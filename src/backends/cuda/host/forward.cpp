@@ -122,23 +122,4 @@ const DeviceInfo& device_info(int device_idx, const char* call) {
   return it->second;
 }
 
-StreamMemory::StreamMemory(int device_idx, std::size_t bytes, Stream stream)
-    : device_idx_(device_idx), stream_(stream) {
-  if (bytes == 0) return;
-  const Driver& driver = Driver::required("forward");
-  const ContextScope context(driver, device_idx);
-  CUdeviceptr address = 0;
-  driver.check(driver.api().cuMemAllocAsync(&address, bytes, static_cast<CUstream>(stream.handle)),
-               "cuMemAllocAsync");
-  memory_ = {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)), bytes};
-}
-
-StreamMemory::~StreamMemory() {
-  if (memory_.empty()) return;
-  const Driver& driver = *Driver::instance();
-  const ContextScope context(driver, device_idx_);
-  driver.api().cuMemFreeAsync(static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory_.data())),
-                              static_cast<CUstream>(stream_.handle));
-}
-
 }  // namespace onepass::cuda

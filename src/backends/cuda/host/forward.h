@@ -21,19 +21,4 @@ void run_mixed(const Plan& plan, const ForwardArguments& args, std::span<std::by
 /// driver, InvalidArgument without such a device.
 const DeviceInfo& device_info(int device_idx, const char* call = "plan");
 
-/// Device memory for the duration of a call, ordered on its stream.
-class StreamMemory {
- public:
-  StreamMemory(int device_idx, std::size_t bytes, Stream stream);
-  ~StreamMemory();
-  StreamMemory(const StreamMemory&) = delete;
-  StreamMemory& operator=(const StreamMemory&) = delete;
-  std::span<std::byte> bytes() const { return memory_; }
-
- private:
-  int device_idx_;
-  Stream stream_;
-  std::span<std::byte> memory_;
-};
-
 }  // namespace onepass::cuda

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/host/stream_memory.h"
 #include "support/message.h"
 
 namespace onepass::cuda {
 
 void check_pointer(const Driver& driver, const char* call, const char* name, const void* pointer,
                    int device_idx, int alignment) {
+  if (StreamMemory::holds(pointer)) return;
   int actual = -1;
   if (!driver.device_of(pointer, actual)) {
     throw_invalid(call,

@@ -11,7 +11,7 @@
 namespace onepass::cuda {
 
 /// @throws InvalidArgument, naming `name`, unless `pointer` is memory of that GPU and aligned
-/// to `alignment` bytes.
+/// to `alignment` bytes, or the call's own (StreamMemory).
 void check_pointer(const Driver& driver, const char* call, const char* name, const void* pointer,
                    int device_idx, int alignment);
 
