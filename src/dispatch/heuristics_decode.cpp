@@ -40,6 +40,17 @@ std::int64_t most_tile_rows(const AttentionProblem& p) {
   return wide <= 64 ? 24 : wide <= 128 && !spills ? 16 : 8;
 }
 
+struct RowTiles {
+  std::int64_t number;  // of a key head
+  std::int64_t rows;    // of each, a multiple of eight
+};
+
+/// Equal ones.
+RowTiles row_tiles_of(const AttentionProblem& p, std::int64_t rows) {
+  const std::int64_t number = ceil_div(rows, most_tile_rows(p));
+  return {number, ceil_div(ceil_div(rows, number), 8) * 8};
+}
+
 /// How the tiles of query rows become thread blocks.
 struct Form {
   bool stays = false, shares = false;
@@ -207,9 +218,8 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.head_dim = static_cast<int>(p.head_dim);
   spec.head_dim_v = static_cast<int>(p.head_dim_v);
   const std::int64_t rows = std::max<std::int64_t>(1, p.seqlen_q * p.group());
-  const std::int64_t row_tiles = ceil_div(rows, most_tile_rows(p));
-  spec.tile_m =
-      static_cast<int>(p.batch_invariant ? most_tile_rows(p) : ceil_div(ceil_div(rows, row_tiles), 8) * 8);
+  const RowTiles row_tiles = row_tiles_of(p, rows);
+  spec.tile_m = static_cast<int>(p.batch_invariant ? most_tile_rows(p) : row_tiles.rows);
   spec.gather = !fits_boxes(p);
   spec.num_warps = kConsumerWarps + cuda::decode_producers(spec.gather);
   spec.pack_gqa = true;
@@ -217,7 +227,7 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.score_terms = p.has_score_terms();
   spec.page_factors = p.has_page_factors();
 
-  config.tiles = row_tiles * p.num_heads_k * p.batch;
+  config.tiles = row_tiles.number * p.num_heads_k * p.batch;
   const Form form = choose_form(p, device, config.tiles, requested_splits);
   spec.tile_n = tile_keys(p, form.stays);
   config.num_splits = static_cast<int>(form.splits);
@@ -251,6 +261,12 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
     spec.stages = kRingBytes / slot_bytes;
   }
   return config;
+}
+
+DecodeTileRows decode_tile_rows(const AttentionProblem& p) {
+  const RowTiles of_one = row_tiles_of(p, p.group());
+  return {of_one.number * of_one.rows / p.group(),
+          std::max<std::int64_t>(1, of_one.number * most_tile_rows(p) / p.group())};
 }
 
 int decode_box_keys(const AttentionProblem& p, const KernelSpec& decode) {

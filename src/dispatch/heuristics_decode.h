@@ -38,6 +38,13 @@ std::optional<std::string> decline_sm90_decode(const AttentionProblem& problem, 
 Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& problem, const DeviceInfo& device,
                                     int requested_splits);
 
+/// Query rows of a sequence whose heads fill no more tiles than those of one row do: tiles as narrow as one
+/// row's, and as wide as the kernel has them. One at least.
+struct DecodeTileRows {
+  std::int64_t of_one_query, widest;
+};
+DecodeTileRows decode_tile_rows(const AttentionProblem& problem);
+
 /// Keys that lie together in the kernel's tiles, as one copy leaves them: all of a tile, or of pages in boxes
 /// the most that divide both page and tile.
 int decode_box_keys(const AttentionProblem& problem, const KernelSpec& decode);

@@ -25,7 +25,7 @@ std::int64_t num_row_tiles(const Plan& plan);
 /// What merge() launches on a GPU of this compute capability: a warp per row and head.
 KernelSpec merge_states_kernel(int compute_capability);
 
-/// The steps of a mixed plan: fills rows of no sequence, and writes the lengths for both of its parts.
+/// The steps of a mixed plan: fills rows of no sequence, and writes the lengths for its parts.
 void lay_out_lengths(Plan& plan);
 
 /// What writes the lengths for the parts of a mixed plan: a thread for each sequence.

@@ -159,12 +159,20 @@ void add_head_parts(std::string& text, const std::vector<Plan>& parts) {
   }
 }
 
+/// Which sequences of a mixed batch a part is for.
+std::string rows_text(const std::vector<Plan>& parts, std::size_t part) {
+  const auto most = [&](std::size_t i) { return parts[i].problem->seqlen_q; };
+  if (part == 0) return fmt::format("more than {}", most(1));
+  if (part + 1 == parts.size()) return fmt::format("up to {}", most(part));
+  return fmt::format("{} to {}", most(part + 1) + 1, most(part));
+}
+
 void add_parts(std::string& text, const Plan& plan) {
   if (plan.problem->gradient) return add_head_parts(text, plan.parts);
   for (std::size_t i = 0; i < plan.parts.size(); ++i) {
     add_line(text, i == 0 ? "then" : "and then",
-             fmt::format("sequences of {} {} query rows: {}", i == 0 ? "more than" : "up to",
-                         plan.parts.back().problem->seqlen_q, plan.parts[i].implementation));
+             fmt::format("sequences of {} query rows: {}", rows_text(plan.parts, i),
+                         plan.parts[i].implementation));
     add_steps(text, plan.parts[i]);
   }
 }

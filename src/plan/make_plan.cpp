@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "dispatch/accounting.h"
 #include "dispatch/heuristics_mixed.h"
 #include "dispatch/implementations.h"
@@ -29,9 +31,9 @@ Plan make_plan(const char* call, const AttentionProblem& problem, const PlanRequ
                const DeviceInfo& device) {
   const bool free =
       request.num_splits == 0 && (request.backend == Backend::Auto || request.backend == Backend::Cuda);
-  const auto few_rows = free ? choose_few_rows(problem, device) : std::nullopt;
-  return few_rows ? make_mixed_plan(call, problem, request, device, *few_rows)
-                  : make_plan_of_one_launch(call, problem, request, device);
+  const auto launch_rows = free ? choose_launch_rows(problem, device) : std::vector<std::int64_t>{};
+  return launch_rows.empty() ? make_plan_of_one_launch(call, problem, request, device)
+                             : make_mixed_plan(call, problem, request, device, launch_rows);
 }
 
 Plan make_plan_of_one_launch(const char* call, const AttentionProblem& problem, const PlanRequest& request,

@@ -213,6 +213,12 @@ inline constexpr EmulatedCase kInvariantCases[] = {
     {"l40s", "bf16_b2_hq2_sq1_sk300_d256_ragged_alibib_invariant"},
 };
 
+// A packed batch as several launches, of sm90_decode where few rows are few: pages that sm90_forward does not
+// take, so that sm80_forward has the others. On a small_device() with so many processors.
+inline constexpr EmulatedCase kMixedCases[] = {
+    {"4", "bf16_b8_hq4_hk1_sq140_sk600_d64_causal_packedq_page5_ragged_gap_seed96"},
+};
+
 // sm90_backward, on small_device(): keys in tiles of 128 (64 past head_dim 128), queries in steps of 64 (128
 // to head_dim 64). Rows of q that see no key are NaN, and keys that no query sees.
 inline constexpr EmulatedCase kBackwardCases[] = {

@@ -41,6 +41,7 @@ std::set<std::string> kernel_names() {
   for (const EmulatedCase& c : kStayingDecodeCases) add(small_device(std::stoi(c.device)), c.text);
   for (const EmulatedCase& c : kBackwardCases) add(small_device(), c.text);
   for (const EmulatedCase& c : kInvariantCases) add(invariant_device(c.device), c.text);
+  for (const EmulatedCase& c : kMixedCases) add(small_device(std::stoi(c.device)), c.text);
   for (const DType dtype : {DType::F16, DType::BF16}) {
     for (const DType stored : {dtype, DType::F8E4M3, DType::F8E5M2, DType::I8}) {
       for (const int load_bytes : {16, 2}) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -102,13 +103,14 @@ void run_mixed(const Plan& plan, const ForwardArguments& args, std::span<std::by
                Stream stream) {
   const Call call(args.q);
   const std::span<std::byte> memory = workspace_piece(plan, workspace, kPieceParts);
-  const auto of_part = [&](std::size_t part) {
-    return PreparedForward(call, plan.parts[part], part_arguments(plan, part, args, workspace),
-                           memory.first(plan.parts[part].workspace_bytes()));
-  };
   const PreparedForward lengths(call, plan, args, workspace);  // and rows of no sequence
-  const PreparedForward many = of_part(0), few = of_part(1);
-  for (const PreparedForward* prepared : {&lengths, &many, &few}) prepared->queue(stream);
+  std::array<std::optional<PreparedForward>, kMostParts> parts;
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    parts.at(i).emplace(call, plan.parts[i], part_arguments(plan, i, args, workspace),
+                        memory.first(plan.parts[i].workspace_bytes()));
+  }
+  lengths.queue(stream);
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) parts.at(i)->queue(stream);
 }
 
 const DeviceInfo& device_info(int device_idx, const char* call) {

@@ -14,7 +14,7 @@ namespace onepass::cuda {
 void run_forward(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace,
                  Stream stream);
 
-/// The same for a plan of make_mixed_plan: two launches over one packed batch.
+/// The same for a plan of make_mixed_plan: launches over one packed batch.
 void run_mixed(const Plan& plan, const ForwardArguments& args, std::span<std::byte> workspace, Stream stream);
 
 /// The GPU as a planning value; the driver is asked once per process. @throws EnvironmentError without a

@@ -104,23 +104,24 @@ ForwardParams forward_params(const Plan& plan, const ForwardArguments& args, std
 
 PartLengthsParams part_lengths_params(const Plan& plan, const ForwardArguments& args,
                                       std::span<std::byte> workspace) {
-  const auto list = [&](const char* piece) {
-    return reinterpret_cast<int*>(workspace_piece(plan, workspace, piece).data());
-  };
-  return {index_params(args.cu_seqlens_q),
-          index_params(args.seqused_q),
-          list(kPieceManyRows),
-          list(kPieceFewRows),
-          static_cast<int>(plan.problem->batch),
-          static_cast<int>(plan.parts[1].problem->seqlen_q)};
+  PartLengthsParams params{};
+  params.cu_seqlens_q = index_params(args.cu_seqlens_q);
+  params.seqused_q = index_params(args.seqused_q);
+  params.lengths = reinterpret_cast<int*>(workspace_piece(plan, workspace, kPiecePartLengths).data());
+  params.batch = static_cast<int>(plan.problem->batch);
+  for (const Plan& part : plan.parts) {
+    params.most_rows[params.num_parts++] = static_cast<int>(part.problem->seqlen_q);
+  }
+  return params;
 }
 
 ForwardArguments part_arguments(const Plan& plan, std::size_t part, const ForwardArguments& args,
                                 std::span<std::byte> workspace) {
-  const char* piece = part == 0 ? kPieceManyRows : kPieceFewRows;
+  const std::int64_t batch = plan.problem->batch;
+  const std::span<std::byte> lists = workspace_piece(plan, workspace, kPiecePartLengths);
   ForwardArguments arguments = args;
   arguments.seqused_q =
-      make_view(workspace_piece(plan, workspace, piece).data(), DType::I32, {plan.problem->batch});
+      make_view(lists.subspan(part * lists.size() / plan.parts.size()).data(), DType::I32, {batch});
   arguments.seqused_q.device = args.q.device;
   arguments.seqused_q.device_idx = args.q.device_idx;
   return arguments;

@@ -221,13 +221,15 @@ struct AppendKvParams {
   int unused;
 };
 
-/// Query rows of each sequence, for two launches (any/part_lengths.cuh).
+constexpr int kMostParts = 3;  // of a mixed batch
+
+/// Query rows of each sequence, for launches of some of them each (any/part_lengths.cuh).
 struct PartLengthsParams {
-  IndexParams cu_seqlens_q;  // [B + 1]
-  IndexParams seqused_q;     // [B], null: all rows
-  int* many;                 // [B]
-  int* few;                  // [B]
-  int batch, few_rows;
+  IndexParams cu_seqlens_q;   // [B + 1]
+  IndexParams seqused_q;      // [B], null: all rows
+  int* lengths;               // [num_parts, B]
+  int most_rows[kMostParts];  // of a part's sequences, falling
+  int batch, num_parts;
 };
 
 /// The plain three-step evaluation (baseline/naive.cuh); every tensor dense.

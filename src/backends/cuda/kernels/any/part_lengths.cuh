@@ -1,6 +1,7 @@
-// any/part_lengths.cuh - the query rows of each sequence for two launches: one takes those of many, one those of few
+// any/part_lengths.cuh - the query rows of each sequence for launches that take sequences of different lengths
 //
-// Problem    a sequence of up to few_rows rows has its length in `few` and 0 in `many`, any other the reverse
+// Problem    a sequence has its length in the list of the last part with room for it, the first for any that has
+//            none, and 0 in the others
 // Work       one thread per sequence
 #pragma once
 
@@ -25,9 +26,9 @@ struct PartLengths {
     const int length = p.seqused_q.data != nullptr
                            ? index_at(p.seqused_q, b)
                            : difference(index_at(p.cu_seqlens_q, b + 1), index_at(p.cu_seqlens_q, b));
-    const bool few = length <= p.few_rows;  // one that makes no sense is reported by its launch
-    p.few[b] = few ? length : 0;
-    p.many[b] = few ? 0 : length;
+    int own = p.num_parts - 1;  // lengths that make no sense are reported by its launch
+    while (own > 0 && length > p.most_rows[own]) --own;
+    for (int part = 0; part < p.num_parts; ++part) p.lengths[part * p.batch + b] = part == own ? length : 0;
   }
 };
 
