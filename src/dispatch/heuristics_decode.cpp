@@ -80,12 +80,15 @@ double tile_cost(const AttentionProblem& p, bool stays) {
   return static_cast<double>(tile_keys(p, stays) * dtype_bytes(p.kv_dtype)) / (wide <= 128 ? 256 : 128);
 }
 
+/// Blocks that read at full speed.
+std::int64_t enough_blocks(const DeviceInfo& device) { return std::max(1, device.num_processors * 53 / 100); }
+
 /// Blocks of one item. A little more than half as many as processors read at full speed, fewer do not, more
 /// share it. Each costs a tile of keys more than it reads, for its start and the merge of its part.
 Form single_items(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
                   std::int64_t splits) {
   const std::int64_t key_tiles = ceil_div(p.seqlen_k, tile_keys(p, false));
-  const std::int64_t enough = std::max(1, device.num_processors * 53 / 100);
+  const std::int64_t enough = enough_blocks(device);
   const std::int64_t resident = std::int64_t{device.num_processors} * kBlocksOfProcessor;
   const std::int64_t blocks = tiles * splits, whole_waves = blocks / resident, rest = blocks % resident;
   const std::int64_t in_turn = whole_waves * resident + (rest > 0 ? std::max(rest, enough) : 0);
@@ -142,6 +145,25 @@ Form staying_by_shares(const AttentionProblem& p, const DeviceInfo& device, std:
   return {true, true, 1, tiles == 0 ? 0 : grid, work / kGainOfStaying};
 }
 
+/// Whether the splits of so many tiles can be merged in clusters.
+bool fits_clusters(const DeviceInfo& device, std::int64_t tiles) {
+  return tiles * cuda::kClusterBlocks <= device.num_processors;
+}
+
+/// `best`, or eight splits that a cluster merges where more of them, merged through memory, gain less than
+/// that merge costs: on an H200 (2026-11-30) 0.7 us for eight, about 3 for sixteen, in which a block reads as
+/// many tiles.
+Form prefer_cluster(const AttentionProblem& p, const DeviceInfo& device, std::int64_t tiles,
+                    const Form& best) {
+  constexpr double kTilesOfEight = 0.7, kTilesOfFurther = 0.3, kMostTilesOfMerge = 3;
+  const std::int64_t further = best.splits - cuda::kClusterBlocks;
+  if (best.stays || further <= 0 || !fits_clusters(device, tiles)) return best;
+  const double merge =
+      std::min(kMostTilesOfMerge, kTilesOfEight + kTilesOfFurther * static_cast<double>(further));
+  const Form cluster = single_items(p, device, tiles, cuda::kClusterBlocks);
+  return cluster.cost <= best.cost + merge * static_cast<double>(enough_blocks(device)) ? cluster : best;
+}
+
 /// The form that is done first, by what was measured on an H200 (head_dim 128, 2026-11-29); of nearly equal
 /// ones shares, then those with the fewest splits, of these blocks that stay. Blocks that stay go by number
 /// where the host knows that all sequences are of one length, which reads 1 to 2 % faster than shares, and by
@@ -175,7 +197,9 @@ Form choose_form(const AttentionProblem& p, const DeviceInfo& device, std::int64
   }
   const auto cheaper = [](const Form& a, const Form& b) { return a.cost < b.cost; };
   const double best = std::min_element(forms.begin(), forms.end(), cheaper)->cost;
-  return *std::find_if(forms.begin(), forms.end(), [best](const Form& f) { return f.cost <= 1.03 * best; });
+  const Form chosen =
+      *std::find_if(forms.begin(), forms.end(), [best](const Form& f) { return f.cost <= 1.03 * best; });
+  return requested_splits > 0 ? chosen : prefer_cluster(p, device, tiles, chosen);
 }
 
 }  // namespace
@@ -237,8 +261,8 @@ Sm90DecodeConfig choose_sm90_decode(const AttentionProblem& p, const DeviceInfo&
   spec.stays = form.stays;
   spec.ragged = form.shares;
   // No way through memory: 0.7 us of 6.7 (H200, 2026-11-29); with many blocks starting together costs more.
-  spec.cluster =
-      form.splits == cuda::kClusterBlocks && !form.stays && !spec.parts && form.grid <= device.num_processors;
+  spec.cluster = form.splits == cuda::kClusterBlocks && !form.stays && !spec.parts &&
+                 fits_clusters(device, config.tiles);
   const int slot_bytes =
       cuda::decode_slot_bytes(spec.tile_n, cuda::decode_columns(spec.head_dim, kv_bytes(spec)),
                               cuda::decode_columns(spec.head_dim_v, kv_bytes(spec)));

@@ -201,6 +201,18 @@ TEST(heuristics_decode, eight_splits_of_few_tiles_are_a_cluster) {
   EXPECT_FALSE(clusters(3, 8)) << "192 blocks";
 }
 
+TEST(heuristics_decode, more_splits_than_a_cluster_has_gain_more_than_their_merge_costs) {
+  EXPECT_EQ(name_of(bf16_problem(1, 28, 4, 1, 4096, 128)),
+            "sm90_decode_bf16_d128_v128_m8n128w5c1s3b2_l16s16_pack_split_cluster8_sm90")
+      << "sixteen would read for 2 us less, and merge for 3";
+  EXPECT_EQ(splits_of(bf16_problem(1, 28, 4, 1, 2048, 128)), 8);
+  EXPECT_EQ(splits_of(bf16_problem(1, 28, 4, 1, 8192, 128)), 16) << "4 us less";
+  EXPECT_EQ(splits_of(bf16_problem(1, 28, 4, 1, 32768, 128)), 18);
+  EXPECT_EQ(splits_of(paged_problem(1, 32, 8, 1025, 128, 5)), 8) << "a ninth for one key";
+  EXPECT_EQ(splits_of(bf16_problem(1, 32, 8, 1, 32768, 128)), 9);
+  EXPECT_EQ(choose_sm90_decode(bf16_problem(1, 28, 4, 1, 4096, 128), h200(), 16).num_splits, 16);
+}
+
 TEST(heuristics_decode, a_last_wave_that_is_nearly_empty_is_split_away) {
   const Sm90DecodeConfig config = choose_sm90_decode(bf16_problem(34, 32, 8, 1, 1536, 128), h200(), 0);
   EXPECT_FALSE(config.decode.stays);
