@@ -183,7 +183,7 @@ void add_run(CLI::App& app, const VerbText& text, CommandLine& line) {
   verb.file("--alibi", o.alibi, "f32 [H] or [B, H] slopes", kScores);
   verb.file("--bias", o.bias, "[B or 1, H or 1, Sq, Sk] added to the scores", kScores);
   verb.file("--sinks", o.sinks, "f32 [H] attention sinks", kScores);
-  verb.file("--k-descale", o.k_descale, "f32 [1], [H], [B, H] or [pages, 1, H] factor of k", kScores);
+  verb.file("--k-descale", o.k_descale, "f32 [1], [H], [B, H] or [pages, 1, H or 1] factor of k", kScores);
   verb.file("--v-descale", o.v_descale, "likewise for v", kScores);
 
   verb.backend(o.execution.backend);

@@ -80,7 +80,8 @@ struct AppendOptions {
 ///
 /// An element of a cache with 8 bits is the new one over its factor in f32 (keys after they turn, without
 /// another rounding between), rounded to the nearest value, ties to even; what is past the largest finite
-/// value becomes that one, infinity too. NaN becomes 0x7f, a NaN, in f8 and 0 in i8.
+/// value becomes that one, infinity too. NaN becomes 0x7f, a NaN, in f8 and 0 in i8. That holds for a factor
+/// of 0, too: x / 0 is past the largest, 0 / 0 is NaN.
 ///
 /// A sequence fits when its rows end inside the capacity, its pages are in the pool, its cache_batch_idx is a
 /// row of the cache, and its positions are in the tables. On the CPU one that does not is an error, before

@@ -209,7 +209,8 @@ typedef struct onepass_merge_args {
  *   packed      k_new [Tn, Hk, D],    v_new [Tn, Hk, Dv];     q, q_out [Tq, Hq, D]; with their cu_seqlens
  *   contiguous  k_cache [B, capacity, Hk, D], v_cache [B, capacity, Hk, Dv]; with cache_batch_idx [rows, ...]
  *   paged       k_cache [pages, page_size, Hk, D], v_cache [pages, page_size, Hk, Dv]; with block_table
- * Dtypes: f32, f16 or bf16 (on a GPU f16 or bf16), all equal. */
+ * Dtypes: f32, f16 or bf16 (on a GPU f16 or bf16), all equal; k_cache and v_cache may both be f8 or i8
+ * instead. */
 typedef struct onepass_append_args {
   size_t struct_size;
   const onepass_tensor* k_new;

@@ -13,14 +13,15 @@ constexpr std::int64_t kManyKeys = 512;    // on average; below, an almost empty
 
 /// The launches below that of the longest, where `few` rows are few and the other sequences have `others` in
 /// all. With one row or hardly more each, they decode: then the tile of one query is enough, and a sequence
-/// that does not fit it goes to the longest's launch.
+/// that does not fit it goes to the longest's launch. With less than one each the longest is shorter than it
+/// may be, and nothing is known of them.
 std::vector<std::int64_t> launches_of_few(const AttentionProblem& problem, const DeviceInfo& device,
                                           std::int64_t few, std::int64_t others) {
   AttentionProblem short_ones = problem;
   short_ones.seqlen_q = few;
   if (decline_sm90_decode(short_ones, device)) return {few};  // to a kernel with one tile for all of them
   const DecodeTileRows tile = decode_tile_rows(problem);
-  const bool decode = others * 4 <= (problem.batch - 1) * 5;
+  const bool decode = others >= problem.batch - 1 && others * 4 <= (problem.batch - 1) * 5;
   if (decode) return {std::min(few, tile.of_one_query)};
   return tile.widest < few ? std::vector{few, tile.widest} : std::vector{few};
 }

@@ -17,8 +17,9 @@ std::int64_t most_few_rows(const AttentionProblem& problem, const DeviceInfo& de
 /// {512, 12, 4} a sequence of 13 to 512 rows is the first launch's, one of 5 to 12 the second's, others the
 /// third's. Sequences of few rows have a launch of their own where all their rows fit one tile: next to tiles
 /// that only the longest of them has, blocks would be idle. Only shapes and bounds are known here, not
-/// lengths: a wrong guess costs an idle launch. A batch-invariant call decides for each sequence, so packed
-/// queries have two launches wherever one may have many rows.
+/// lengths: a wrong guess costs an idle launch, or takes a sequence of few rows to the kernel of prompts. A
+/// batch-invariant call decides for each sequence, so packed queries have two launches wherever one may have
+/// many rows.
 std::vector<std::int64_t> choose_launch_rows(const AttentionProblem& problem, const DeviceInfo& device);
 
 }  // namespace onepass

@@ -32,10 +32,10 @@ std::int64_t bytes_per_head(const AttentionProblem& p) {
   return std::max<std::int64_t>(1, p.seqlen_q * (p.num_heads_q / p.num_heads_k) * row);
 }
 
-/// About as many heads at a time, in groups of one size as far as that goes.
+/// About as many heads at a time, in groups as equal as may be: a last group of few would be a convoy.
 std::int64_t even_group(std::int64_t heads, std::int64_t at_a_time) {
-  if (heads <= at_a_time) return std::max<std::int64_t>(heads, 1);
-  return ceil_div(heads, heads / at_a_time);
+  const std::int64_t groups = std::max<std::int64_t>(1, (heads + at_a_time / 2) / at_a_time);
+  return std::max<std::int64_t>(1, ceil_div(heads, groups));
 }
 
 /// A tile that adds to dQ waits for its neighbour of the same head. With several heads by turns the two start
@@ -53,8 +53,8 @@ Sm90BackwardOrder choose_order(const AttentionProblem& p, const DeviceInfo& devi
         even_group(heads, std::max(resident_heads, std::clamp<std::int64_t>(cached_heads / 2, 4, 16)));
     return order;
   }
-  // The last heads fill the end of the launch with short tiles. Which ones these are depends on the batch and
-  // the multiprocessors.
+  // The last heads fill the end of the launch with short tiles. Which ones these are depends on the batch,
+  // the multiprocessors and the L2 cache.
   order.ascending_group =
       std::min(heads, std::max(std::clamp<std::int64_t>(cached_heads, 1, 8), resident_heads));
   order.descending_heads = p.batch_invariant ? heads : heads - order.ascending_group;

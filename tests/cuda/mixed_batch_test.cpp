@@ -1,5 +1,5 @@
-// Parts of prompts and decoding sequences in one packed call: two launches, whose result is that of separate
-// calls.
+// Parts of prompts and decoding sequences in one packed call: two or three launches, whose result is that of
+// separate calls.
 #include "plan/mixed_plan.h"
 #include "tests/cuda/on_gpu.h"
 

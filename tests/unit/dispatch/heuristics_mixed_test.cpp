@@ -51,6 +51,9 @@ TEST(heuristics_mixed, where_others_may_have_more_rows_those_of_one_tile_have_th
   AttentionProblem speculative = chunks_and_decodes(1, 512, 32, 8192);
   speculative.total_q = 512 + 32 * 5;
   EXPECT_THAT(choose_launch_rows(speculative, h200()), ElementsAre(512, 12, 4));
+  AttentionProblem loose = speculative;
+  loose.seqlen_q = 2048;  // a bound: the rows of all are fewer
+  EXPECT_THAT(choose_launch_rows(loose, h200()), ElementsAre(2048, 12, 4));
   speculative.num_heads_q = 8 * 12;
   EXPECT_THAT(choose_launch_rows(speculative, h200()), ElementsAre(512, 4, 1)) << "12 rows of a tile of 16";
   speculative.num_heads_q = 8 * 20;

@@ -15,8 +15,8 @@
 // Pipeline   kStages of Q and lse, dO and delta, and dQ, two of dS. A step: P and dS; the turn; products of dQ, dV
 //            and dK, and dQ leaves under the last two; S of the next step behind them, and dP; the turn goes to
 //            the other. dQ is of this step in the second warpgroup and of the one before in the first, which is
-//            ahead. Nothing is in flight at the edge of the loop but S and dP, whose waits stand behind it: else
-//            ptxas serialises the products. Wide heads: no turns, a barrier of both in each step
+//            ahead. Nothing is in flight at the edge of the loop, and only S where dP is issued: else ptxas
+//            serialises the products. Wide heads: no turns, a barrier of both in each step
 // dQ         f32 sums in global memory, in the order of the products' registers, added by the tensor memory
 //            accelerator 16 KB or more at a time. Order: backward_tiles.cuh; who adds first stores instead
 // Declines   score terms, a scale that is not positive, head dims past 256 (heuristics_sm90_backward.cpp)
@@ -526,7 +526,6 @@ struct BackwardSm90 {
   /// last; row0 is that one's.
   template <bool kLast>
   ONEPASS_DEVICE void multiply(const BackwardTile& tile) {
-    constexpr bool kStartsNext = !kLast;
     const Round<kStages> of_dq = dq_step();
     const bool has_dq = of_dq.count >= tile.first_step;
     make_dscores();
@@ -545,9 +544,9 @@ struct BackwardSm90 {
     Round<kStages> next = at;
     next.advance();
     if constexpr (!kLast) await_queries(tile, next);
-    if constexpr (kStartsNext) start_scores(next);
+    if constexpr (!kLast) start_scores(next);
     if constexpr (kLast) give_turn();  // otherwise behind dP of the next
-    wgmma_wait<kStartsNext ? 1 : 0>();
+    wgmma_wait<kLast ? 0 : 1>();
     pin(dk);
     pin(dscores);
     if constexpr (kKeeps) finish_dv();
