@@ -226,9 +226,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   } else if (function->name.starts_with("sm90_decode")) {
     std::memcpy(&launch.decode, params[0], sizeof(launch.decode));
     launch.params = launch.decode.forward;
-  } else {
+  } else if (function->name.starts_with("sm80_forward") || function->name.starts_with("merge_splits")) {
     std::memcpy(&launch.params, params[0], sizeof(launch.params));
-  }
+  }  // others have parameters of their own, maybe fewer
   const std::lock_guard lock(shared.mutex);
   log().launches.push_back(launch);
   return grid_y * grid_z * block_y * block_z == 1 ? 0 : kInvalidValue;
